@@ -35,10 +35,11 @@ pub fn run(args: Args, matches: &ArgMatches) -> Outcome {
     let base = args.model.engine(0)?;
     let model = open_model(&args.model.model, &base, Some(&mut loading()))?;
     let mut texts = Vec::new();
-    for (_, prompt) in args.prompts.placed(matches) {
+    for (nth, (_, prompt)) in (1..).zip(args.prompts.placed(matches)) {
         let tokens = prompt.tokens(model.vocab(), &args.how)?;
-        let Some(read) = tokens.len().checked_sub(args.decode).filter(|&n| n > 0) else {
-            return fail(format!("A prompt has {} tokens, of which {} are to be decoded", tokens.len(), args.decode));
+        let (n, decode) = (tokens.len(), args.decode);
+        let Some(read) = n.checked_sub(decode).filter(|&n| n > 0) else {
+            return fail(format!("Prompt {nth} has {n} tokens, of which {decode} are to be decoded"));
         };
         texts.push((tokens, read));
     }

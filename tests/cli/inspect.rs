@@ -193,5 +193,5 @@ fn logits_are_rows_of_floats() {
     assert!(other[..5 * 512] == all && other[5 * 512..] == all[..3 * 512]);
     let command = ["logits", "-m", text(&path), "--prompt-tokens", "2,10", "--decode", "2", "--out", "/dev/null"];
     let error = failure(1, &command);
-    assert!(error.contains("A prompt has 2 tokens, of which 2 are to be decoded"), "{error}");
+    assert!(error.contains("Prompt 1 has 2 tokens, of which 2 are to be decoded"), "{error}");
 }

@@ -502,6 +502,7 @@ impl Shared {
             return;
         }
         if index == 0 {
+            // The lock is not held during the call, in which the system may give this core to another thread.
             let caller = self.caller().clone();
             if let Some(caller) = caller {
                 caller.unpark();
