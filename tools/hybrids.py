@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 import decoders
-from decoders import Distance, with_numpy
+from decoders import Distance, divided, with_numpy
 from peer import TARGET, Ours, Peer, Skip, prompts, random_tokens, rows, table
 
 FOLDER = os.path.join(TARGET, "hybrids")
@@ -135,23 +135,48 @@ class Placed:
         self.threads = threads
         self.ours = Ours("--gpu-layers", gpu_layers, *(["--device", device] if device else []))
 
-    def logits(self, path, texts, kv_type, decoded):
-        return self.ours.logits(path, texts, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
-
-    def answers(self, path, tokens, kv_type):
-        return self.ours.answers(path, tokens[:-ANSWERED], tokens[-ANSWERED:], kv_type, self.threads, "--ctx", CONTEXT)
-
-    def embed(self, path, texts, kv_type, pooling):
+    def rows(self, path, texts, kv_type, of, decoded=DECODED):
+        """The rows of all texts, from one call."""
+        if of == "answers":
+            return self.ours.answers(path, texts, ANSWERED, kv_type, self.threads, "--ctx", CONTEXT)
+        if of == "logits":
+            return self.ours.logits(path, texts, kv_type, self.threads, "--decode", decoded, "--ctx", CONTEXT)
         return self.ours.json("embed", "--model", path, *prompts(texts), "--no-normalize", "--kv-type", kv_type, "--threads", self.threads,
-                              *(["--pooling", pooling] if pooling else []))["embeddings"]
+                              *pooling(of))["embeddings"]
+
+    def judged(self, path, groups, kv_type, of):
+        """For each group of texts its rows, and how far those of one of its texts are from what it has by itself, relative to its largest
+        number."""
+        import numpy as np
+        rows = divided(self.rows(path, sum(groups, []), kv_type, of), [sum(rows_of(of, tokens) for tokens in texts) for texts in groups])
+        if of == "answers":
+            return [(of_group, None) for of_group in rows]
+        if of == "logits":
+            first = [texts[0] for texts in groups]
+            alone = divided(self.rows(path, first, kv_type, of, decoded=0), map(len, first))
+            packed = [of_group[:len(one)] for of_group, one in zip(rows, alone)]
+        else:
+            alone = [np.asarray(self.rows(path, texts[-1:], kv_type, of), np.float64) for texts in groups]
+            packed = [of_group[-len(one):] for of_group, one in zip(rows, alone)]
+        # Rows of this text in another batch: rounding to 8 bits may go another way.
+        return [(of_group, np.abs(one - other).max() / max(np.abs(one).max(), 1e-30)) for of_group, one, other in zip(rows, alone, packed)]
 
 
-def peer_embed(peer, path, tokens, pooling):
+def rows_of(of, tokens):
+    """How many rows a text has."""
+    return {"texts": 1, "answers": 1 + ANSWERED}.get(of, len(tokens))
+
+
+def pooling(of):
+    """As an option of both programs; without it what the file says."""
+    return ["--pooling", "none"] if of == "none" else []
+
+
+def peer_embed(peer, path, tokens, of):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "rows")
-        peer.json("embed", "--model", path, "--tokens", ",".join(map(str, tokens)), "--out", out,
-                  *(["--pooling", pooling] if pooling else []))
-        return rows(out, len(tokens) if pooling == "none" else 1)
+        peer.json("embed", "--model", path, "--tokens", ",".join(map(str, tokens)), "--out", out, *pooling(of))
+        return rows(out, rows_of(of, tokens))
 
 
 def peer_answers(peer, path, tokens):
@@ -171,67 +196,58 @@ class Matrix:
 
     def model(self, shape, kind, lengths):
         spec = self.maker.SHAPES[shape]
-        path, exact = self.files.get(shape, kind), self.files.get(shape, kind, as_f32=True)
-        counts = MORE_TEXTS if kind != "f32" and by_median(spec) else TEXTS
-        for pooling in (None, "none") if "pool" in spec else ("logits",):
-            if pooling is None and spec["pool"] == RANK and kind != "f32":
-                self.case(shape, kind, (path, exact), {length: TEXTS_WITH_SCORES.get(length, 1) for length in lengths}, pooling)
-                continue
-            for length in lengths:
-                self.case(shape, kind, (path, exact), {length: counts.get(length, 1)}, pooling)
+        for of in ("texts", "none") if "pool" in spec else ("answers",) if answers(spec) else ("logits",):
+            if of == "texts" and spec["pool"] == RANK and kind != "f32":
+                groups = {" ".join(map(str, lengths)): {length: TEXTS_WITH_SCORES.get(length, 1) for length in lengths}}
+            else:
+                counts = MORE_TEXTS if kind != "f32" and by_median(spec) else TEXTS
+                groups = {str(length): {length: counts.get(length, 1)} for length in lengths}
+            self.judge(shape, kind, of, groups)
         print(f"{shape} {kind}: {self.failed} breaches so far", flush=True)
 
-    def case(self, shape, kind, files, counts, pooling):
-        """Texts of these lengths, so many of each, judged together."""
+    def judge(self, shape, kind, of, groups):
+        """Groups of texts: of these lengths, so many of each, judged together."""
+        path, spec = self.files.get(shape, kind), self.maker.SHAPES[shape]
+        kv_type = "f32" if kind == "f32" else "f16"
+        more = {"answers": ANSWERED, "logits": DECODED}.get(of, 0)
+        texts = [[random_tokens(length + more, spec["vocab"], 1000 * i + length) for length, count in counts.items() for i in range(count)]
+                 for counts in groups.values()]
+        ours = zip(*(placed.judged(path, texts, kv_type, of) for placed in self.placed))
+        for name, of_group, judged in zip(groups, texts, ours):
+            self.case(shape, kind, of, name, of_group, judged)
+
+    def case(self, shape, kind, of, lengths, texts, ours):
+        """One group; `ours` has what `Placed.judged` returns for it, for each placement."""
         import numpy as np
-        path, exact = files
-        spec, plain, logits = self.maker.SHAPES[shape], kind == "f32", pooling == "logits"
-        median, answered = by_median(spec), answers(spec)
-        more = ANSWERED if answered else DECODED if logits else 0
-        texts = [random_tokens(length + more, spec["vocab"], 1000 * i + length)
-                 for length, count in counts.items() for i in range(count)]
-        lengths = " ".join(str(length) for length in counts)
+        path, exact = self.files.get(shape, kind), self.files.get(shape, kind, as_f32=True)
+        plain, median = kind == "f32", by_median(self.maker.SHAPES[shape])
 
         def together(of_text):
             return np.concatenate([np.atleast_2d(np.asarray(of_text(tokens), np.float64)) for tokens in texts])
 
         def of_oracle(tokens):
-            if answered:
+            if of == "answers":
                 return self.maker.oracle(exact, tokens[:-ANSWERED], dec=[0, *tokens[-ANSWERED:]])
-            return self.maker.oracle(exact, tokens, pooling=None if logits else pooling)
+            return self.maker.oracle(exact, tokens, pooling="none" if of == "none" else None)
 
         def of_peer(tokens):
-            if answered:
+            if of == "answers":
                 return peer_answers(self.peer, path, tokens)
-            return self.peer.logits(path, tokens) if logits else peer_embed(self.peer, path, tokens, pooling)
+            return self.peer.logits(path, tokens) if of == "logits" else peer_embed(self.peer, path, tokens, of)
 
         oracle = together(of_oracle)
-        default = None
-        if not plain:
-            default = Distance(together(of_peer), oracle, median)
-        kv_type = "f32" if plain else "f16"
-        for placed in self.placed:
-            if answered:
-                got = together(lambda tokens, placed=placed: placed.answers(path, tokens, kv_type))
-                alone = got[:1 + ANSWERED]
-            elif logits:
-                got = np.asarray(placed.logits(path, texts, kv_type, DECODED), np.float64)
-                alone = np.asarray(placed.logits(path, texts[:1], kv_type, 0), np.float64)
-            else:
-                got = np.asarray(placed.embed(path, texts, kv_type, pooling), np.float64)
-                alone = np.asarray(placed.embed(path, texts[-1:], kv_type, pooling), np.float64)
-            # Rows of this text in another batch: rounding to 8 bits may go another way.
-            drift = np.abs(alone - (got[:len(alone)] if logits else got[-len(alone):])).max() / max(np.abs(alone).max(), 1e-30)
+        default = None if plain else Distance(together(of_peer), oracle, median)
+        for placed, (got, drift) in zip(self.placed, ours):
             far = Distance(got, oracle, median)
             if plain:
-                bound, good = "max <= 2e-3", far.max <= 2e-3 and drift <= 1e-4
+                bound, good = "max <= 2e-3", far.max <= 2e-3 and (drift or 0) <= 1e-4
             else:
                 limit = 1.1 * default.rms + 1e-3
                 bound, good = f"{'median' if median else 'RMS'} <= {limit:.2e}", far.rms <= limit
             self.failed += not good
-            of = pooling or "texts"
             self.body.append((f"{shape} {kind}", placed.name, of, f"{len(texts)} x {lengths}", f"{far.max:.2e}", f"{far.rms:.2e}",
-                              "" if plain else f"{default.rms:.2e}", bound, f"{drift:.0e}", "ok" if good else "BREACH"))
+                              "" if plain else f"{default.rms:.2e}", bound, "" if drift is None else f"{drift:.0e}",
+                              "ok" if good else "BREACH"))
             entry = {"max": float(far.max), "ours": float(far.rms), "good": bool(good)}
             if not plain:
                 entry["peer"] = float(default.rms)

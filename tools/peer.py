@@ -49,10 +49,9 @@ class Ours:
         """One row of logits for every token of texts, each evaluated by itself."""
         return self.rows_of_logits(sum(map(len, texts)), model, texts, kv_type, threads, "--all", *options)
 
-    def answers(self, model, tokens, answer, kv_type, threads, *options):
-        """Rows of logits of an encoder-decoder: before an answer's first token and after each of them."""
-        options = ("--decode", len(answer), *options)
-        return self.rows_of_logits(1 + len(answer), model, [tokens + answer], kv_type, threads, *options)
+    def answers(self, model, texts, answered, kv_type, threads, *options):
+        """Rows of logits of an encoder-decoder: of every text before the first of its last `answered` tokens and after each of them."""
+        return self.rows_of_logits(len(texts) * (1 + answered), model, texts, kv_type, threads, "--decode", answered, *options)
 
     def rows_of_logits(self, count, model, texts, kv_type, threads, *options):
         with tempfile.TemporaryDirectory() as folder:
