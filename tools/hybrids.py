@@ -146,7 +146,7 @@ class Placed:
 
     def judged(self, path, groups, kv_type, of):
         """For each group of texts its rows, and how far those of one of its texts are from what it has by itself, relative to its largest
-        number."""
+        number; `None` for answers, each of which is by itself."""
         import numpy as np
         rows = divided(self.rows(path, sum(groups, []), kv_type, of), [sum(rows_of(of, tokens) for tokens in texts) for texts in groups])
         if of == "answers":
