@@ -101,6 +101,22 @@ impl<T, F: FnOnce() -> T> Kernel for Plain<F> {
     }
 }
 
+/// Whether a stream for which the processor's own prefetcher does well is faster where the beginning of each small page
+/// is asked for ([`Vector::prefetch`]): so it is on AMD's processors.
+pub(crate) fn fetches_page_starts() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let leaf = std::arch::x86_64::__cpuid(0);
+            let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
+            [b"AuthenticAMD", b"HygonGenuine"].iter().any(|name| vendor == *name)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    })
+}
+
 impl Isa {
     /// The level kernels run on: the best one available, or what `ELIZA_CPU_ISA` names. A name that is unknown or
     /// not available here is ignored with a warning. The variable is read once.
