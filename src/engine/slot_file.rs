@@ -19,9 +19,9 @@
 //!
 //! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so a slot that was saved on one
 //! device can be restored on any other. A file is written and synced under another name in the same folder and renamed,
-//! so that there is always a whole file or none. The folder is not synced: after a crash of the system the file of before
-//! may be back, which costs an evaluation of its prompt. It is read twice: once for the checksum, before anything
-//! changes, once for the cells.
+//! so that there is always a whole file or none. The folder is not synced: after a crash of the system the file of
+//! before may be back, which costs an evaluation of its prompt. A file is read twice: once for the checksum, before
+//! anything changes, once for the cells.
 
 use super::plans::HIDDEN;
 use crate::backend::{CacheSpec, KvTypes, LayerCache, Table};
