@@ -18,10 +18,9 @@
 //! ```
 //!
 //! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so a slot that was saved on one
-//! device can be restored on any other. A file is written and synced under another name in the same folder and renamed,
-//! so that there is always a whole file or none. The folder is not synced: after a crash of the system the file of
-//! before may be back, which costs an evaluation of its prompt. A file is read twice: once for the checksum, before
-//! anything changes, once for the cells.
+//! device can be restored on any other. A file is written under another name in the same folder and renamed, so that
+//! there is always a whole file or none. It is read twice: once for the checksum, before anything changes, once for the
+//! cells.
 
 use super::plans::HIDDEN;
 use crate::backend::{CacheSpec, KvTypes, LayerCache, Table};
@@ -151,11 +150,21 @@ pub(super) fn write(
     let mut output = Output { path: path.into(), file: BufWriter::new(file), hash: Sha256::new() };
     let written = output.put(&front.to_bytes(owner)).and_then(|()| cells(&mut output)).and_then(|()| output.finish());
     let placed = written.and_then(|()| fs::rename(&temporary, path).map_err(|e| Error::io(path, &e)));
-    if placed.is_err() {
-        // One that cannot be removed is left; the first error is returned.
-        let _ = fs::remove_file(&temporary);
+    match placed {
+        Ok(()) => sync_folder(path),
+        // A temporary file that cannot be removed is left; the first error is returned.
+        Err(_) => drop(fs::remove_file(&temporary)),
     }
     placed
+}
+
+/// Sync the folder, where the system allows that, so that the rename is on disk. Otherwise the old file may be back
+/// after a crash.
+fn sync_folder(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Ok(folder) = fs::File::open(folder) {
+        let _ = folder.sync_all();
+    }
 }
 
 /// A checked file that fits an engine: [`super::Engine::open_saved`].
