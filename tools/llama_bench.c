@@ -3,6 +3,7 @@
  *   llama_bench FOLDER load    MODEL THREADS
  *   llama_bench FOLDER bench   MODEL THREADS GPU_LAYERS PROMPT DECODE REPS
  *   llama_bench FOLDER streams MODEL THREADS SEQUENCES DEPTH DECODE REPS
+ *   llama_bench FOLDER turns   MODEL THREADS DEPTH PROMPT DECODE TURNS
  *   llama_bench FOLDER grammar MODEL THREADS SPANS NAMES PROMPT ...
  *   llama_bench FOLDER guided  MODEL THREADS REPS GRAMMAR MOST PROMPT ...
  *
@@ -148,6 +149,32 @@ static void bench(int n_prompt, int n_decode, int reps) {
     free(tokens);
     free(prompt);
     free(decoding);
+}
+
+/* A conversation, as `eliza-inference bench --turns` has it, by a host that keeps the sequence and only appends to it. */
+static void conversation(int depth, int n_prompt, int n_decode, int turns) {
+    enum { PIECE = 512 };
+    int longest = depth > n_prompt ? depth : n_prompt;
+    llama_token * tokens = malloc((size_t)longest * sizeof *tokens);
+    double * later = malloc((size_t)turns * sizeof *later), cold = 0;
+    for (int i = 0; i < longest; i++) {
+        tokens[i] = (llama_token)(((uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)n_vocab);
+    }
+    for (int turn = 0; turn <= turns; turn++) { /* the first is the text before */
+        int n = turn == 0 ? depth : n_prompt;
+        double start = now_ms(), took;
+        for (int from = 0; from < n; from += PIECE) decode(tokens + from, n - from < PIECE ? n - from : PIECE);
+        (void)llama_get_logits_ith(context, -1);
+        took = now_ms() - start;
+        if (turn == 0) cold = took; else later[turn - 1] = took;
+        for (int i = 0; turn > 0 && i < n_decode; i++) {
+            decode(tokens + i % n_prompt, 1);
+            (void)llama_get_logits_ith(context, -1);
+        }
+    }
+    printf("{\"first_token_ms\": %.3f, \"later_first_token_ms\": %.3f}\n", cold, median(later, (size_t)turns));
+    free(tokens);
+    free(later);
 }
 
 enum { MAX_SEQUENCES = 16, DEEPEST = 512 };
@@ -437,6 +464,10 @@ int main(int argc, char ** argv) {
         int sequences = atoi(argv[5]), depth = atoi(argv[6]), decoded = atoi(argv[7]);
         load_for(argv[1], argv[3], atoi(argv[4]), 0, sequences * (depth + decoded + 1), sequences);
         streams(sequences, depth, decoded, atoi(argv[8]));
+    } else if (strcmp(what, "turns") == 0 && argc == 9 && atoi(argv[6]) > 0 && atoi(argv[8]) > 0) {
+        int depth = atoi(argv[5]), prompt = atoi(argv[6]), decoded = atoi(argv[7]), turns = atoi(argv[8]);
+        load(argv[1], argv[3], atoi(argv[4]), 0, depth + turns * (prompt + decoded));
+        conversation(depth, prompt, decoded, turns);
     } else if (strcmp(what, "guided") == 0 && argc > 8 && atoi(argv[7]) > 0) {
         load(argv[1], argv[3], atoi(argv[4]), 0, MAX_PROMPT + atoi(argv[7]));
         guided(atoi(argv[5]), argv[6], atoi(argv[7]), argv + 8, (size_t)argc - 8);
