@@ -111,15 +111,21 @@ static void forget(void) {
     llama_memory_clear(llama_get_memory(context), true);
 }
 
-static void bench(int n_prompt, int n_decode, int reps) {
-    size_t n = (size_t)(n_prompt > n_decode ? n_prompt : n_decode) + 1, kept = 0;
+/* So many tokens of the vocabulary, to be freed. */
+static llama_token * some_tokens(size_t n) {
     llama_token * tokens = malloc(n * sizeof *tokens);
-    double * prompt = malloc((size_t)reps * sizeof *prompt);
-    double * decoding = malloc((size_t)reps * sizeof *decoding);
-    struct rusage usage;
     for (size_t i = 0; i < n; i++) {
         tokens[i] = (llama_token)((i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)n_vocab);
     }
+    return tokens;
+}
+
+static void bench(int n_prompt, int n_decode, int reps) {
+    size_t n = (size_t)(n_prompt > n_decode ? n_prompt : n_decode) + 1, kept = 0;
+    llama_token * tokens = some_tokens(n);
+    double * prompt = malloc((size_t)reps * sizeof *prompt);
+    double * decoding = malloc((size_t)reps * sizeof *decoding);
+    struct rusage usage;
     for (int rep = 0; rep <= reps; rep++) { /* the first warms up */
         double start;
         if (n_prompt > 0) {
@@ -154,12 +160,8 @@ static void bench(int n_prompt, int n_decode, int reps) {
 /* A conversation, as `eliza-inference bench --turns` has it, by a host that keeps the sequence and only appends to it. */
 static void conversation(int depth, int n_prompt, int n_decode, int turns) {
     enum { PIECE = 512 };
-    int longest = depth > n_prompt ? depth : n_prompt;
-    llama_token * tokens = malloc((size_t)longest * sizeof *tokens);
+    llama_token * tokens = some_tokens((size_t)(depth > n_prompt ? depth : n_prompt));
     double * later = malloc((size_t)turns * sizeof *later), cold = 0;
-    for (int i = 0; i < longest; i++) {
-        tokens[i] = (llama_token)(((uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15) % (uint64_t)n_vocab);
-    }
     for (int turn = 0; turn <= turns; turn++) { /* the first is the text before */
         int n = turn == 0 ? depth : n_prompt;
         double start = now_ms(), took;
@@ -464,7 +466,7 @@ int main(int argc, char ** argv) {
         int sequences = atoi(argv[5]), depth = atoi(argv[6]), decoded = atoi(argv[7]);
         load_for(argv[1], argv[3], atoi(argv[4]), 0, sequences * (depth + decoded + 1), sequences);
         streams(sequences, depth, decoded, atoi(argv[8]));
-    } else if (strcmp(what, "turns") == 0 && argc == 9 && atoi(argv[6]) > 0 && atoi(argv[8]) > 0) {
+    } else if (strcmp(what, "turns") == 0 && argc == 9 && atoi(argv[5]) > 0 && atoi(argv[6]) > 0 && atoi(argv[8]) > 0) {
         int depth = atoi(argv[5]), prompt = atoi(argv[6]), decoded = atoi(argv[7]), turns = atoi(argv[8]);
         load(argv[1], argv[3], atoi(argv[4]), 0, depth + turns * (prompt + decoded));
         conversation(depth, prompt, decoded, turns);
