@@ -1,6 +1,6 @@
 //! What a backend is given to work on: the shape of a KV cache, the nodes of a program, the rows of a batch.
 
-use crate::graph::{Graph, NodeId, Readers, WeightSpec};
+use crate::graph::{Graph, NodeId, Readers, Rows, WeightSpec};
 use crate::quant::TensorType;
 use crate::{Error, Result, Token};
 
@@ -281,6 +281,14 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// The most rows of a node with these rows.
+    pub fn max_rows(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Batch => self.max_rows,
+            Rows::Output => self.max_out_rows,
+        }
+    }
+
     /// Whether the program computes this node itself.
     pub fn computes(&self, id: NodeId) -> bool {
         (self.nodes.0..self.nodes.1).contains(&id.0)

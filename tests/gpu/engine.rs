@@ -321,7 +321,7 @@ fn a_decode_step_is_one_submission() {
         return;
     }
     // With the dispatches of a layer, on the average at most.
-    for (kind, of_layer) in [(Kind::Llama, 6), (Kind::Qwen3, 6), (Kind::Gemma3, 6), (Kind::Qwen35, 11)] {
+    for (kind, of_layer) in [(Kind::Llama, 5), (Kind::Qwen3, 5), (Kind::Gemma3, 5), (Kind::Qwen35, 11)] {
         let path = fixture(kind, Weights::Q8_0);
         let session = session(&path, -1);
         session.configure(Settings { candidates: 0, ..session.settings() }).unwrap();

@@ -13,7 +13,7 @@ use super::demand::{AREAS, Area, Demand};
 use super::run::{RowSpan, Step};
 use crate::backend::Work;
 use crate::backend::cpu::packed::ActivationKind;
-use crate::graph::{Linear, Node, NodeId, Op, Rows, WeightId, WeightSpec};
+use crate::graph::{Linear, Node, NodeId, Op, WeightId, WeightSpec};
 use crate::{Error, Result};
 
 /// The forms in which a node's readers want its rows.
@@ -70,10 +70,7 @@ impl<'a> Lowering<'a> {
 
     /// The most rows of a node.
     pub fn most_rows(&self, id: NodeId) -> usize {
-        match self.node(id).rows {
-            Rows::Batch => self.work.max_rows,
-            Rows::Output => self.work.max_out_rows,
-        }
+        self.work.max_rows(self.node(id).rows)
     }
 
     pub fn spec(&self, id: WeightId) -> &'a WeightSpec {

@@ -1,4 +1,4 @@
-//! Attention over the KV cache in two dispatches, for one row as for 512.
+//! Attention over the KV cache, from a batch's queries, keys and values on, for one row as for 512.
 //!
 //! A workgroup takes one key head, a tile of the query vectors that share it (row by row, so that a group of any size
 //! fills tiles), and one *split* of the cells. It goes over blocks of cells with a running maximum and sum (online
@@ -8,11 +8,16 @@
 //! many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long contexts still
 //! fill the device.
 //!
+//! Before it queries and keys are normalised and rotated, and keys and values go to their cells ([`super::qkv`]): in a
+//! dispatch before attention, or, for one row, by attention itself. There every workgroup prepares the queries that it
+//! takes, and the one whose split has the new cell writes it.
+//!
 //! A row sees a cell when they share a sequence, the cell's position is not after the row's (unless attention is
 //! bidirectional), and it is within the window. Cells that no row of a tile sees do not change the result, whatever
 //! they hold. A row that sees nothing yields zeros.
 
 use super::kv_cache::{BLOCK, KvLayout};
+use super::qkv::{self, Preparation};
 use super::rows::RowSpan;
 use crate::backend::TREE;
 use crate::backend::gpu::device::Registers;
@@ -28,8 +33,12 @@ const MAX_PARTS: usize = 512;
 const MAX_SPLITS: usize = 64;
 /// Workgroup memory that every device has.
 const MEMORY: usize = 16 << 10;
-/// Dispatches of an attention.
-pub const STEPS: usize = 2;
+/// Dispatches of [`attend`].
+const STEPS: usize = 2;
+/// The most storage buffers that a kernel binds on every device.
+const MAX_BUFFERS: usize = 8;
+/// Workgroup memory for each thread that prepares heads.
+const HEAD_MEMORY: usize = 6 * 4;
 /// Threads of the joining kernel.
 const REDUCE_THREADS: u32 = 128;
 
@@ -138,14 +147,68 @@ pub struct Queries {
     pub sinks: Option<BufferRef>,
 }
 
-/// Attention of these rows.
-pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queries) -> Result<[Step; STEPS]> {
+/// The tile of an attention of up to so many rows.
+fn tile(gpu: &Gpu, spec: &AttentionSpec, max_rows: usize) -> Result<Tile> {
+    let vectors = spec.n_head / spec.n_head_kv * max_rows;
+    Tile::new(spec.head_dim_k / 4, spec.head_dim_v / 4, vectors, gpu.caps.registers == Registers::Few)
+        .ok_or_else(|| Error::Internal(format!("No attention tile for heads of {}", spec.head_dim_k)))
+}
+
+/// Whether attention prepares the heads itself: of one row, whose queries of a key head are one tile, with buffers and
+/// memory that every device has.
+fn prepares(gpu: &Gpu, spec: &AttentionSpec, max_rows: usize) -> Result<bool> {
+    let tile = tile(gpu, spec, max_rows)?;
+    // Workspace, frame, keys, values and partial results come first.
+    let buffers = 5 + usize::from(spec.sinks.is_some()) + qkv::reads(spec);
+    Ok(max_rows <= 1
+        && qkv::any(spec)
+        && tile.pack * tile.packs >= spec.n_head / spec.n_head_kv
+        && tile.memory() + HEAD_MEMORY * tile.threads <= MEMORY
+        && buffers <= MAX_BUFFERS)
+}
+
+/// The number of [`steps`].
+///
+/// # Errors
+/// [`Error::Internal`] for heads that fit no tile.
+pub fn count(gpu: &Gpu, spec: &AttentionSpec, max_rows: usize) -> Result<usize> {
+    let before = if prepares(gpu, spec, max_rows)? { qkv::row_norms(spec) } else { qkv::count(spec) };
+    Ok(before + STEPS)
+}
+
+/// Attention of these rows, whose heads are prepared first.
+///
+/// # Errors
+/// [`Error`] of a kernel that cannot be made.
+pub fn steps(gpu: &Gpu, preparation: &Preparation<'_>, queries: &Queries) -> Result<Vec<Step>> {
+    let prepares = prepares(gpu, preparation.spec, queries.max_rows)?;
+    let mut steps = if prepares { preparation.row_norms(gpu)? } else { preparation.steps(gpu)? };
+    steps.extend(attend(gpu, preparation.spec, preparation.layout, queries, prepares.then_some(preparation))?);
+    Ok(steps)
+}
+
+/// Attention of these rows, with the heads that it prepares itself.
+///
+/// # Errors
+/// As [`steps`].
+pub fn attend(
+    gpu: &Gpu,
+    spec: &AttentionSpec,
+    layout: &KvLayout,
+    queries: &Queries,
+    prepares: Option<&Preparation<'_>>,
+) -> Result<[Step; STEPS]> {
     let Queries { q, out, rows, max_rows, ref sinks } = *queries;
     let group = spec.n_head / spec.n_head_kv;
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
-    let tile = Tile::new(quads_k, quads_v, group * max_rows, gpu.caps.registers == Registers::Few)
-        .ok_or_else(|| Error::Internal(format!("No attention tile for {layout:?}")))?;
+    let tile = tile(gpu, spec, max_rows)?;
+    let (keys, values) = (BufferRef::Keys(spec.layer), BufferRef::Values(spec.layer));
+    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, layout.frame(), keys, values, BufferRef::Partials];
+    buffers.extend(sinks.clone());
+    let part = prepares.map(|preparation| preparation.kernel_part(buffers.len())).transpose()?;
     let mut flags = layout.flags();
+    flags.extend(part.iter().flat_map(|part| &part.flags));
+    flags.extend(part.as_ref().map(|_| "PREPARES"));
     flags.extend((tile.pack > 1).then_some("PACKED"));
     flags.extend(spec.softcap.map(|_| "SOFTCAP"));
     flags.extend(spec.temperature.map(|_| "TEMPERATURE"));
@@ -158,10 +221,19 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
     constants.extend(FRAME_CONSTANTS);
     constants.extend(tile.constants());
     constants.extend([("GROUP", group as u32), ("TREE", TREE)]);
-    let text = compose(include_str!("../shaders/ops/attention.wgsl"), &flags, &constants)?;
-    let mut bindings =
-        vec![Binding::Write, Binding::Uniform, Binding::Read, Binding::Read, Binding::Read, Binding::Write];
+    let cells = if flags.contains(&"KEYS") { Binding::Write } else { Binding::Read };
+    let mut bindings = vec![Binding::Write, Binding::Uniform, Binding::Read, cells, cells, Binding::Write];
     bindings.extend(sinks.as_ref().map(|_| Binding::Read));
+    let mut text = include_str!("../shaders/ops/attention.wgsl").to_string();
+    let mut numbers = [0; 6];
+    if let Some(part) = part {
+        constants.extend(part.constants);
+        bindings.extend(part.reads.iter().map(|_| Binding::Read));
+        buffers.extend(part.reads);
+        text += &part.text;
+        numbers = part.params;
+    }
+    let text = compose(&text, &flags, &constants)?;
 
     let ([src, width], [dst, dst_width]) = (q.quads()?, out.quads()?);
     // One more than the longest distance.
@@ -174,9 +246,6 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
         Some(cap) => (spec.scale / cap, cap * LOG2_E),
         None => (spec.scale * LOG2_E, 0.0),
     };
-    let (keys, values) = (BufferRef::Keys(spec.layer), BufferRef::Values(spec.layer));
-    let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, layout.frame(), keys, values, BufferRef::Partials];
-    buffers.extend(sinks.clone());
     let Temperature { scale: growth, length, offset } =
         spec.temperature.unwrap_or(Temperature { scale: 0.0, length: 1, offset: 0 });
     let alibi_scale = spec.softcap.map_or(LOG2_E, |cap| 1.0 / cap);
@@ -201,8 +270,12 @@ pub fn steps(gpu: &Gpu, spec: &AttentionSpec, layout: &KvLayout, queries: &Queri
             growth.to_bits(),
             length.max(1),
             offset,
-            0,
-            0,
+            numbers[0],
+            numbers[1],
+            numbers[2],
+            numbers[3],
+            numbers[4],
+            numbers[5],
             0,
         ],
         groups: [

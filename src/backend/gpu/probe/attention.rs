@@ -10,7 +10,7 @@ use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{FRAME_CELLS, FRAME_ROWS};
 use crate::backend::gpu::ops::attention::{self, Queries};
 use crate::backend::gpu::ops::kv_cache::{self, BLOCK, KvLayout, Shift};
-use crate::backend::gpu::ops::qkv::{self, Norms, Source, Vectors};
+use crate::backend::gpu::ops::qkv::{Norms, Preparation, Source, Vectors};
 use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::weights::rope_table::RopeTable;
 use crate::backend::rope::Rope;
@@ -185,18 +185,24 @@ impl Past {
         let mut steps = Vec::new();
         if !spec.writes {
             let source = Source { rows: Rows::Batch, ..source };
-            steps.extend(qkv::key_steps(gpu, &writer, &layout, table.as_ref(), &norms, &source)?);
+            let preparation =
+                Preparation { spec: &writer, layout: &layout, rope: table.as_ref(), norms: &norms, source: &source };
+            steps.extend(preparation.key_steps(gpu)?);
         }
-        steps.extend(qkv::steps(gpu, &spec, &layout, table.as_ref(), &norms, &source)?);
+        let preparation =
+            Preparation { spec: &spec, layout: &layout, rope: table.as_ref(), norms: &norms, source: &source };
+        let sinks = self.sinks.as_ref().map(|sinks| bound(gpu, sinks)).transpose()?;
+        let queries = Queries { q: source.q, out, rows: which, max_rows, sinks };
         if let Some(rope) = table.as_ref().filter(|_| shifts) {
+            steps.extend(preparation.steps(gpu)?);
             // With the same rows: each new key is rotated by its position once more.
             let factors = norms.k.weight.clone().filter(|_| self.factors().is_some());
             let shift = Shift { rope, first: spec.rope_first, factors };
             steps.push(kv_cache::shift(gpu, &layout, spec.layer, &shift)?);
+            steps.extend(attention::attend(gpu, &spec, &layout, &queries, None)?);
+        } else {
+            steps.extend(attention::steps(gpu, &preparation, &queries)?);
         }
-        let sinks = self.sinks.as_ref().map(|sinks| bound(gpu, sinks)).transpose()?;
-        let queries = Queries { q: source.q, out, rows: which, max_rows, sinks };
-        steps.extend(attention::steps(gpu, &spec, &layout, &queries)?);
 
         let mut runs = Vec::with_capacity(RUNS);
         for run in 0..RUNS {

@@ -10,7 +10,7 @@ use crate::backend::gpu::ops::attention::{self, Queries};
 use crate::backend::gpu::ops::experts::{self, Down, Gate, Stack};
 use crate::backend::gpu::ops::kv_cache::KvLayout;
 use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term};
-use crate::backend::gpu::ops::qkv::{self, Norms};
+use crate::backend::gpu::ops::qkv::{self, Norms, Preparation};
 use crate::backend::gpu::ops::rows::{self, Map, RowSpan};
 use crate::backend::gpu::ops::states::{Conv, Recur};
 use crate::backend::gpu::ops::streams::{By, Mix};
@@ -332,6 +332,10 @@ fn products_with_experts_are_tried_as_a_model_runs_them() {
     }
 }
 
+/// Index of the rotation's magnitude where a dispatch prepares the heads, and where attention does.
+const MAGNITUDE: usize = 8;
+const MAGNITUDE_IN_ATTENTION: usize = 22;
+
 /// Heads of a model with a cache of 4096 cells.
 fn shape(
     types: impl Into<KvTypes>,
@@ -367,15 +371,19 @@ fn attention_is_tried_from_queries_to_results() {
         for &max_rows in max_rows {
             let probe = || Probe::attention(gpu, spec, layout, Some(*turns), Rows::Batch, max_rows).unwrap();
             check(gpu, probe(), &format!("{} heads", layout.types));
+            // Attention is one dispatch before the last, and prepares the heads itself where it is the first.
+            let scores = probe().steps.len() - 2;
+            let magnitude = if scores == 0 { MAGNITUDE_IN_ATTENTION } else { MAGNITUDE };
+            assert_eq!(scores == 0, max_rows == 1);
             // Each of the kernels is tested: a fault of its own shows.
-            for (step, param, times) in [(0, 8, 1.1), (1, 6, 1.2)] {
+            for (step, param, times) in [(0, magnitude, 1.1), (scores, 6, 1.2)] {
                 let mut faulty = probe();
                 let param = &mut faulty.steps[step].params[param];
                 *param = (f32::from_bits(*param) * times).to_bits();
                 faulty.run(gpu).unwrap_err();
             }
             let mut blind = probe();
-            blind.steps[1].params[5] = i32::MAX as u32;
+            blind.steps[scores].params[5] = i32::MAX as u32;
             blind.run(gpu).unwrap_err();
             let mut apart = probe();
             apart.steps.pop();
@@ -505,9 +513,10 @@ fn a_probe_has_the_kernels_of_the_model() {
         let table = RopeTable::new(gpu, RopeKind::Norm, &Rope::new(8, 5e5, &[], RopeScaling::None)).unwrap();
         let (qkv, out) = (RowSpan { offset: 1024, width: 96 }, RowSpan { offset: 4096, width: 32 });
         let source = qkv::Source::side_by_side(&spec, qkv);
-        let mut steps = qkv::steps(gpu, &spec, &layout, Some(&table), &Norms::default(), &source).unwrap();
+        let (rope, norms) = (Some(&table), &Norms::default());
+        let preparation = Preparation { spec: &spec, layout: &layout, rope, norms, source: &source };
         let queries = Queries { q: qkv, out, rows: Rows::Batch, max_rows: 1, sinks: None };
-        steps.extend(attention::steps(gpu, &spec, &layout, &queries).unwrap());
+        let steps = attention::steps(gpu, &preparation, &queries).unwrap();
         assert!(probe.kernels().iter().zip(&steps).all(|(kernel, step)| Arc::ptr_eq(kernel, &step.kernel)));
     }
 }

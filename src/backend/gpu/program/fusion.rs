@@ -13,7 +13,7 @@ use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::ops::{int8, matmul};
 use crate::backend::gpu::weights::layout::Layout;
-use crate::graph::{Node, NodeId, Op, Rows, WeightId};
+use crate::graph::{Node, NodeId, Op, WeightId};
 use std::collections::{HashMap, HashSet};
 
 /// Areas start at multiples of this many bytes.
@@ -122,20 +122,13 @@ impl<'a> View<'a> {
         self.work.readers.of_node(of).last().copied()
     }
 
-    fn max_rows(&self, node: &Node) -> usize {
-        match node.rows {
-            Rows::Batch => self.work.max_rows,
-            Rows::Output => self.work.max_out_rows,
-        }
-    }
-
     fn bytes(&self, node: &Node) -> usize {
-        self.max_rows(node) * node.width * 4
+        self.work.max_rows(node.rows) * node.width * 4
     }
 
     /// Bytes of the rows that a product reads as bytes.
     fn int8_bytes(&self, gpu: &Gpu, node: &Node) -> Option<usize> {
-        let rows = self.max_rows(node);
+        let rows = self.work.max_rows(node.rows);
         let taken = |id: WeightId| {
             let spec = &self.work.specs[id.0 as usize];
             Layout::new(spec.ty, spec.n_in).is_ok_and(|layout| matmul::takes_int8(gpu, layout.format, rows))
@@ -154,7 +147,7 @@ impl<'a> View<'a> {
     fn is_short(&self, node: &Node) -> bool {
         matches!(&node.op, Op::Norm { norm, groups: 1 } if norm.plain().is_some())
             && node.output.is_none()
-            && self.max_rows(node) <= 1
+            && self.work.max_rows(node.rows) <= 1
     }
 
     fn can_be_taken(&self, id: NodeId) -> bool {

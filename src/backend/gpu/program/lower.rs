@@ -54,10 +54,7 @@ impl<'a> Lowering<'a> {
 
     /// The most rows of a node with these rows.
     pub fn max_rows(&self, rows: Rows) -> usize {
-        match rows {
-            Rows::Batch => self.work.max_rows,
-            Rows::Output => self.work.max_out_rows,
-        }
+        self.work.max_rows(rows)
     }
 
     fn offset(&self, id: NodeId) -> u64 {

@@ -8,10 +8,10 @@ use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::ops::attention::Queries;
 use crate::backend::gpu::ops::kv_cache::{MAX_HEAD, Shift};
 use crate::backend::gpu::ops::matmul::{self, Embed, Gated, Heads, MatMul, Term};
-use crate::backend::gpu::ops::qkv::{Norms, Source, Vectors};
+use crate::backend::gpu::ops::qkv::{Norms, Preparation, Source, Vectors};
 use crate::backend::gpu::ops::rows::PartColumns;
 use crate::backend::gpu::ops::streams::{self, By};
-use crate::backend::gpu::ops::{attention, experts, kv_cache, qkv, rows, states};
+use crate::backend::gpu::ops::{attention, experts, kv_cache, rows, states};
 use crate::backend::gpu::probe::Probe;
 use crate::backend::gpu::weights::GpuWeights;
 use crate::backend::gpu::weights::layout::Layout;
@@ -87,6 +87,8 @@ pub fn lower<'a>(gpu: &'a Gpu, work: &'a Work<'a>, weights: &'a GpuWeights) -> R
 
 /// The dispatches and memory of some work's nodes, without lowering them.
 pub struct Size<'a> {
+    gpu: &'a Gpu,
+    work: &'a Work<'a>,
     fusions: Fusions,
     /// The number of dispatches of a product of these matrices.
     slices: &'a dyn Fn(&[WeightId]) -> Result<usize>,
@@ -100,9 +102,9 @@ pub struct Size<'a> {
 
 impl<'a> Size<'a> {
     /// The size of `work`, where a product of matrices `ids` is `slices(ids)` dispatches.
-    pub fn new(gpu: &Gpu, work: &Work<'_>, slices: &'a dyn Fn(&[WeightId]) -> Result<usize>) -> Result<Size<'a>> {
+    pub fn new(gpu: &'a Gpu, work: &'a Work<'a>, slices: &'a dyn Fn(&[WeightId]) -> Result<usize>) -> Result<Size<'a>> {
         let fusions = Fusions::new(gpu, work);
-        let mut size = Size { fusions, slices, steps: 0, partial_bytes: 0, ropes: BTreeSet::new() };
+        let mut size = Size { gpu, work, fusions, slices, steps: 0, partial_bytes: 0, ropes: BTreeSet::new() };
         for id in (work.nodes.0..work.nodes.1).map(NodeId) {
             operation(&work.graph.node(id).op).size(id, &mut size)?;
         }
@@ -453,9 +455,9 @@ impl Operation for Attention<'_> {
         attends(self.0)
     }
 
-    fn size(&self, _: NodeId, size: &mut Size<'_>) -> Result<()> {
+    fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
         let spec = self.0;
-        size.steps += qkv::count(spec) + attention::STEPS;
+        size.steps += attention::count(size.gpu, spec, size.work.max_rows(size.work.graph.node(id).rows))?;
         size.partial_bytes = size.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
         size.ropes.extend(spec.rope);
         Ok(())
@@ -477,9 +479,9 @@ impl Operation for Attention<'_> {
         let norms = Norms { q: vectors(spec.q_norm)?, k: vectors(spec.k_norm)? };
         let layout = to.layout(spec)?;
         let table = spec.rope.map(|rope| to.rope_table(rope)).transpose()?;
-        let mut steps = qkv::steps(gpu, spec, &layout, table.as_deref(), &norms, &source)?;
+        let preparation = Preparation { spec, layout: &layout, rope: table.as_deref(), norms: &norms, source: &source };
         let (out, rows, sinks) = (to.span(id), node.rows, to.bound(spec.sinks)?);
-        steps.extend(attention::steps(gpu, spec, &layout, &Queries { q, out, rows, max_rows, sinks })?);
+        let steps = attention::steps(gpu, &preparation, &Queries { q, out, rows, max_rows, sinks })?;
         to.partial_bytes = to.partial_bytes.max(attention::partial_bytes(spec.n_head, spec.head_dim_v));
         let turns = spec.rope.map(|rope| to.rope(rope));
         to.push(steps, max_rows, || Probe::attention(gpu, spec, &layout, turns, rows, max_rows))

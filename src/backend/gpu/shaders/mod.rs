@@ -26,6 +26,7 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("ops/matvec", include_str!("ops/matvec.wgsl")),
     ("ops/mix", include_str!("ops/mix.wgsl")),
     ("ops/norm", include_str!("ops/norm.wgsl")),
+    ("ops/prepare", include_str!("ops/prepare.wgsl")),
     ("ops/qkv", include_str!("ops/qkv.wgsl")),
     ("ops/quantize", include_str!("ops/quantize.wgsl")),
     ("ops/recur", include_str!("ops/recur.wgsl")),

@@ -1,9 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
+use super::qkv::{Norms, Source, Vectors};
 use super::*;
 use crate::backend::KvTypes;
 use crate::backend::gpu::testing::fixture::{Fixture, Frame, Head, Numbers};
-use crate::backend::gpu::testing::harness::devices;
+use crate::backend::gpu::testing::harness::{devices, storage};
+use crate::backend::gpu::weights::rope_table::RopeTable;
+use crate::backend::rope::Rope;
+use crate::graph::{HeadNorm, NormSpan, NormSpec, RopeKind, RopeScaling, Values, WeightId};
 use crate::quant::TensorType::{self, F16, F32, Q8_0};
 
 /// Half a unit in the last place of 1.
@@ -175,7 +179,7 @@ fn check(gpu: &Gpu, case: &Case) {
             sinks: None,
         };
         let spec = spec(case, window);
-        let steps = steps(gpu, &spec, &layout, &queries).unwrap();
+        let steps = attend(gpu, &spec, &layout, &queries, None).unwrap();
         let expected = reference(&spec, &layout, &frame, &cache, &ws, width);
 
         let whole = n_kv.next_multiple_of(BLOCK) as u32;
@@ -281,6 +285,83 @@ fn reference(
         }
     }
     out
+}
+
+/// In one dispatch less, the same results and the same cell.
+#[test]
+fn heads_prepared_by_attention_are_those_prepared_before() {
+    let plain = |heads: (usize, usize), dims: (usize, usize)| AttentionSpec {
+        head_dim_v: dims.1,
+        ..AttentionSpec::new(0, heads.0, heads.1, dims.0)
+    };
+    let norm = |dk| Some(HeadNorm { norm: NormSpec::rms(WeightId(0), 1e-5), span: NormSpan::Head(dk) });
+    let cases = [
+        (AttentionSpec { q_norm: norm(128), k_norm: norm(128), ..plain((4, 2), (128, 128)) }, F16),
+        (AttentionSpec { window: 200, ..plain((14, 2), (64, 64)) }, Q8_0),
+        (AttentionSpec { softcap: Some(5.0), ..plain((8, 1), (256, 256)) }, F16),
+        (AttentionSpec { writes: false, q_norm: norm(40), ..plain((3, 1), (40, 256)) }, F32),
+        (AttentionSpec { values: Values::KeyPrefix, ..plain((4, 1), (72, 64)) }, F32),
+    ];
+    for (gpu, (spec, ty)) in devices().iter().flat_map(|gpu| cases.iter().map(move |case| (gpu, case))) {
+        let (dk, n_kv) = (spec.head_dim_k, 500);
+        let layout = KvLayout::new(*ty, spec.n_head_kv, dk, spec.head_dim_v, n_kv).unwrap();
+        let mut numbers = Numbers(dk as u64);
+        let mut frame = batch(1, n_kv, layout.cells, &mut numbers);
+        let mut cache = [layout.k_bytes(), layout.v_bytes()].map(|n| vec![0u8; n as usize]);
+        for (side, key) in [true, false].into_iter().enumerate() {
+            for (head, cell) in (0..spec.n_head_kv).flat_map(|h| (0..n_kv).map(move |c| (h, c))) {
+                let head = Head { layout: &layout, key, head, cell };
+                head.encode(&mut cache[side], &numbers.take(head.dim()));
+            }
+        }
+        let width = spec.q_width() + if spec.writes { spec.kv_width() } else { 0 };
+        let ws = numbers.take(width + spec.n_head * spec.head_dim_v);
+        let table = RopeTable::new(gpu, RopeKind::Neox, &Rope::new(dk / 2, 1e4, &[], RopeScaling::None)).unwrap();
+        let weights = numbers.take(dk);
+        let weight = || BufferRef::Weight(storage(gpu, bytemuck::cast_slice(&weights)), 0, 4 * dk as u64);
+        let vectors = |norm: Option<HeadNorm>| Vectors { weight: norm.map(|_| weight()), bias: None };
+        let norms = Norms { q: vectors(spec.q_norm), k: vectors(spec.k_norm) };
+        let q = RowSpan { offset: 0, width };
+        let source = Source::side_by_side(spec, q);
+        let preparation = Preparation { spec, layout: &layout, rope: Some(&table), norms: &norms, source: &source };
+        let out = RowSpan { offset: 4 * width, width: spec.n_head * spec.head_dim_v };
+        let queries = Queries { q, out, rows: Rows::Batch, max_rows: 1, sinks: None };
+        let mut apart = preparation.steps(gpu).unwrap();
+        apart.extend(attend(gpu, spec, &layout, &queries, None).unwrap());
+        let ways = [steps(gpu, &preparation, &queries).unwrap(), apart];
+        assert_eq!(ways.each_ref().map(Vec::len), [2, 3]);
+        assert_eq!(count(gpu, spec, 1).unwrap(), 2);
+
+        for splits in [(1, 512), (3, 192), (8, 64)] {
+            frame.splits = splits;
+            let [together, apart] = ways.each_ref().map(|steps| {
+                let partials = partial_bytes(spec.n_head, spec.head_dim_v);
+                let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], partials);
+                fixture.run(steps, frame.counts());
+                (fixture.workspace(ws.len()), fixture.cache(&layout))
+            });
+            let close = |a: f64, b: f64| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
+            for (i, (&a, &b)) in together.0.iter().zip(&apart.0).enumerate().skip(width) {
+                assert!(close(a.into(), b.into()), "{spec:?} {splits:?} result {}: {a} {b}", i - width);
+            }
+            // The row's cell and no other; a number near the middle between two steps of its type may fall to either.
+            let new = frame.rows[0].2 as usize;
+            for (side, key) in [true, false].into_iter().enumerate() {
+                for (head, cell) in (0..spec.n_head_kv).flat_map(|h| (0..n_kv).map(move |c| (h, c))) {
+                    let place = Head { layout: &layout, key, head, cell };
+                    let of = |bytes: &[Vec<u8>; 2]| place.decode(&bytes[side]);
+                    let (got, expected) = (of(&together.1), of(&apart.1));
+                    if cell == new {
+                        let step = 2.0 * place.rounding(&expected).into_iter().fold(1e-5, f64::max);
+                        assert!(got.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= step), "{spec:?} {splits:?}");
+                        assert_eq!(got != of(&cache), spec.writes, "{spec:?}");
+                    } else {
+                        assert_eq!(got, of(&cache), "{spec:?} {splits:?} cell {cell}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -96,7 +96,8 @@ fn check(gpu: &Gpu, case: &Case) {
     let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
     let turns = RopeTable::new(gpu, kind, &rope).unwrap();
     let source = Source::side_by_side(&spec, RowSpan { offset: before * 4, width });
-    let steps = steps(gpu, &spec, &layout, Some(&turns), &bounds, &source).unwrap();
+    let preparation = Preparation { spec: &spec, layout: &layout, rope: Some(&turns), norms: &bounds, source: &source };
+    let steps = preparation.steps(gpu).unwrap();
     assert_eq!(steps.len(), 1);
     fixture.run(&steps, frame.counts());
     let (got, stored) = (fixture.workspace(ws.len()), fixture.cache(&layout));
@@ -195,7 +196,8 @@ fn what_a_type_cannot_hold() {
             let fixture = Fixture::new(gpu, &ws, &frame.words(), [&cache[0], &cache[1]], 16);
             let turns = RopeTable::new(gpu, RopeKind::Norm, &Rope::new(8, 1e4, &[], RopeScaling::None)).unwrap();
             let source = Source::side_by_side(&spec, RowSpan { offset: 0, width: ws.len() });
-            let steps = steps(gpu, &spec, &layout, Some(&turns), &Norms::default(), &source).unwrap();
+            let (rope, norms) = (Some(&turns), &Norms::default());
+            let steps = Preparation { spec: &spec, layout: &layout, rope, norms, source: &source }.steps(gpu).unwrap();
             fixture.run(&steps, frame.counts());
             let got = Head { layout: &layout, key: false, head: 0, cell: 3 }.decode(&fixture.cache(&layout)[1]);
             assert!(got[32..].iter().all(|x| x.abs() < 6e-8), "{ty}: {got:?}");

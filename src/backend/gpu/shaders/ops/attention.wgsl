@@ -43,21 +43,36 @@ struct Params {
     growth: f32,
     length: u32,
     offset: u32,
+    // As in ops/qkv, where this kernel prepares the heads.
+    kv: u32,
+    kv_stride: u32,
+    query_eps: f32,
+    key_eps: f32,
+    value_eps: f32,
+    magnitude: f32,
     pad0: u32,
-    pad1: u32,
-    pad2: u32,
 }
 
 @group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
 @group(0) @binding(1) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> frame: array<u32>;
+//#if KEYS
+@group(0) @binding(3) var<storage, read_write> keys: array<Key>;
+@group(0) @binding(4) var<storage, read_write> values: array<Value>;
+//#else
 @group(0) @binding(3) var<storage, read> keys: array<Key>;
 @group(0) @binding(4) var<storage, read> values: array<Value>;
+//#endif
 @group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>;
 //#if SINKS
 @group(0) @binding(6) var<storage, read> sinks: array<f32>;
 //#endif
+//#if PREPARES
+//#include ops/prepare
+//#endif
+//#if !KEYS
 //#include ops/kv
+//#endif
 //#if SOFTCAP
 //#include ops/tanh
 //#endif
@@ -92,17 +107,58 @@ fn flat(tile: u32, i: u32) -> u32 {
     return tile * TILE + i;
 }
 
-fn query(q: u32, count: u32, key_head: u32, quad: u32) -> vec4<f32> {
-    if (q >= count) {
-        return vec4<f32>(0.0);
-    }
-    let head = key_head * GROUP + q % GROUP;
-    let x = ws[params.src + q / GROUP * params.width + head * DK4 + quad];
+// The factor of a query vector.
+fn factor_of(q: u32, count: u32) -> f32 {
 //#if TEMPERATURE
     let steps = (u32(position_of(q, count)) + params.offset) / params.length;
-    return x * (params.scale * (1.0 + params.growth * log(1.0 + f32(steps))));
+    return params.scale * (1.0 + params.growth * log(1.0 + f32(steps)));
 //#else
-    return x * params.scale;
+    return params.scale;
+//#endif
+}
+
+// Four columns of a query vector; zeros past the last one. With PREPARES all threads ask for the vector, each for its quad.
+fn query(q: u32, count: u32, key_head: u32, quad: u32) -> vec4<f32> {
+    var x = vec4<f32>(0.0);
+    if (q >= count) {
+        return x;
+    }
+    let head = key_head * GROUP + q % GROUP;
+    let at = params.src + q / GROUP * params.width + head * DK4 + quad;
+//#if PREPARES
+    if (quad < DK4) {
+        x = ws[at];
+    }
+    x = query_prepared(quad, head, x, position_of(q, count));
+//#else
+    x = ws[at];
+//#endif
+    return x * factor_of(q, count);
+}
+
+// Four columns of a pack's vectors to workgroup memory.
+fn put_queries(first: u32, count: u32, key_head: u32, pack: u32, quad: u32) {
+    let q = first + pack * PACK;
+    let n = pack * DK4 + quad;
+//#if PACKED
+    let rows = mat4x4<f32>(
+        query(q, count, key_head, quad),
+        query(q + 1u, count, key_head, quad),
+        query(q + 2u, count, key_head, quad),
+        query(q + 3u, count, key_head, quad),
+    );
+    let columns = transpose(rows);
+    if (quad < DK4) {
+        queries[4u * n] = columns[0];
+        queries[4u * n + 1u] = columns[1];
+        queries[4u * n + 2u] = columns[2];
+        queries[4u * n + 3u] = columns[3];
+    }
+//#else
+    let row = query(q, count, key_head, quad);
+    if (quad < DK4) {
+        queries[n] = row;
+    }
 //#endif
 }
 
@@ -146,25 +202,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let begin = group.x * frame[4];
     let end = min(begin + frame[4], frame[2]);
 
-    for (var n = t; n < PACKS * DK4; n += THREADS) {
-        let q = flat(tile, n / DK4 * PACK);
-        let quad = n % DK4;
-//#if PACKED
-        let rows = mat4x4<f32>(
-            query(q, count, key_head, quad),
-            query(q + 1u, count, key_head, quad),
-            query(q + 2u, count, key_head, quad),
-            query(q + 3u, count, key_head, quad),
-        );
-        let columns = transpose(rows);
-        queries[4u * n] = columns[0];
-        queries[4u * n + 1u] = columns[1];
-        queries[4u * n + 2u] = columns[2];
-        queries[4u * n + 3u] = columns[3];
-//#else
-        queries[n] = query(q, count, key_head, quad);
+//#if PREPARES
+//#if KEYS
+    // The split that the new cell is in writes it first.
+    let cell = frame[record_of(0u) + 3u];
+    if (cell >= begin && cell < end) {
+        write_key(t, key_head, params.kv, cell, position_of(0u, count));
+//#if !PREFIX
+        write_value(t, key_head, params.kv, cell);
 //#endif
+        storageBarrier();
     }
+//#endif
+    for (var pack = 0u; pack < PACKS; pack++) {
+        put_queries(0u, count, key_head, pack, t);
+    }
+//#else
+    for (var n = t; n < PACKS * DK4; n += THREADS) {
+        put_queries(flat(tile, 0u), count, key_head, n / DK4, n % DK4);
+    }
+//#endif
     if (t < 3u) {
         atomicStore(&seen[t], 0u);
     }
