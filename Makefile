@@ -38,13 +38,13 @@ skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
-	page unit-deep gpu-variants decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
+	page unit-deep gpu-variants gpu-matrices decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
 	built-for-c jvm-bench dxc gpu-lab eliza-host host-test host-lint crate windows real-servers
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint crate unit-deep gpu-variants dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl windows real-servers fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep gpu-variants gpu-matrices dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl windows real-servers fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -197,6 +197,11 @@ gpu-variants:
 	@if test -d "$(SHARED)/tools/peer"; then \
 	  ELIZA_GPU_RESTRICT=dots=on python3 tools/parity.py --shared "$(SHARED)" --gpu-layers -1; \
 	fi
+
+# The software driver of most systems has no matrix instructions: a newer one is unpacked, with its C library.
+gpu-matrices:
+	$(call section,"products by matrix instructions")
+	@python3 tools/gpu_lab.py matrices
 
 # Needs the source package of compushady (pip), which has DXC inside.
 dxc:

@@ -4,6 +4,7 @@
     gpu_lab.py texts                      writes the shaders of the fixture models and of usual products into target/gpu-lab
     gpu_lab.py report [DEVICE...]         compiles them with the drivers of these devices (all), and prints what came of it
     gpu_lab.py report --before FILE       prints the rows that differ from a report's figures (target/gpu-lab/figures.tsv, kept)
+    gpu_lab.py matrices                   tests products by matrix instructions on a software driver that has them
     gpu_lab.py check                      as report; fails where a driver refuses a text or spills more than is allowed
 
 The compilers are Mesa's: ACO (AMD), NAK (NVIDIA), ir3 (Adreno), Bifrost and Valhall (Mali). They run without hardware; packages that
@@ -28,6 +29,8 @@ LAB = ROOT / "target" / "gpu-lab"
 # Texts for most GPUs, and for those whose threads have fewer registers, by what makes them.
 TEXTS = {LAB / "texts": "dots=on", LAB / "texts-medium": "dots=on,registers=medium", LAB / "texts-few": "registers=few"}
 MANY, MEDIUM, FEW = TEXTS
+# Products by matrix instructions: no driver here asks for them, so only the usual products are written.
+MATRICES = {LAB / "texts-matrices": "dots=on,matrices=16"}
 ROOTS = LAB / "roots"
 FIGURES = LAB / "figures.tsv"
 ARM = "aarch64-unknown-linux-gnu"
@@ -58,6 +61,10 @@ AMD = ["navi31", "phoenix", "navi21", "vega10", "gfx1201"]
 DEVICES = [*AMD, "nvidia-ampere", "adreno-730", "mali-g610"]
 # Without an instruction for dot products of bytes, so that no program has such kernels there.
 NO_DOTS = ["vega10"]
+# With matrix instructions for blocks of 16 by 16 halves.
+WITH_MATRICES = ["navi31", "phoenix", "gfx1201", "nvidia-ampere"]
+# Cycles of a SIMD for one of them.
+WMMA = 32
 
 # ------------------------------------------------------------------------------------------------------------- compilers
 
@@ -114,6 +121,11 @@ def bare_root() -> Path:
     return unpack("software", "amd64", ["bookworm", later], ["libc6", "libgcc-s1", "tar", "gzip", "dash", *mesa])
 
 
+def newer_mesa() -> Path:
+    """Mesa whose drivers for NVIDIA and for the CPU have matrix instructions, with its C library."""
+    return unpack("newer", "amd64", ["forky"], ["mesa-vulkan-drivers", "mesa-drm-shim", "libvulkan1"])
+
+
 def compiler(target: str | None = None) -> Path:
     """The program that drives a Vulkan driver's compiler."""
     command = ["cargo", "build", "--quiet", "--locked", "--release", "--manifest-path", ROOT / "tools" / "gpu_lab" / "Cargo.toml"]
@@ -144,7 +156,7 @@ def prepared(device: str) -> tuple[list, dict]:
             raise FileNotFoundError("Mesa's driver for AMD is not installed")
         return [compiler()], {**environment, "VK_DRIVER_FILES": str(files[0]), "RADV_FORCE_FAMILY": device}
     if device == "nvidia-ampere":
-        root = unpack("nvidia", "amd64", ["trixie"], ["mesa-vulkan-drivers", "mesa-drm-shim", "libvulkan1"])
+        root = newer_mesa()
         libraries = root / "usr/lib/x86_64-linux-gnu"
         loader = [libraries / "ld-linux-x86-64.so.2", "--library-path", libraries]
         loader += ["--preload", libraries / "libnouveau_noop_drm_shim.so"]
@@ -225,6 +237,8 @@ class Text:
 
     def is_prompt_product(self) -> bool:
         """Whether it multiplies the rows of a prompt, in the largest tiles."""
+        if self.kernel == "matmul_halves":
+            return True
         return self.kernel in ("matmul", "matmul_int8") and self.constants["ROWS_IN"] >= 32 and "HEADS" not in self.flags
 
     def label(self) -> str:
@@ -286,7 +300,9 @@ class Work:
             name = text.split()[0]
             wide = {"b128": 4, "x4": 4, "b96": 3, "x3": 3, "b64": 2, "x2": 2}
             words = next((n for ending, n in wide.items() if name.endswith(ending)), 1)
-            if name.startswith("v_"):
+            if name.startswith("v_wmma"):
+                work.arithmetic += WMMA
+            elif name.startswith("v_"):
                 work.arithmetic += 2
             elif name.startswith(("buffer_load", "global_load")):
                 work.loads += 4 * words
@@ -352,8 +368,8 @@ def prompt_row(text: Text, device: str, figures: dict[str, float]) -> str:
     """A row of the table of prompts' products: the loop along K, where all the multiplying is."""
     assembly = (LAB / "assembly" / device / f"{text.path.stem}.Assembly.txt").read_text()
     blocks = blocks_of(assembly)
-    int8 = text.kernel == "matmul_int8"
-    multiplies = re.compile("v_dot4" if int8 else "v_(fma|fmac|mac|mad|pk_fma)")
+    kinds = {"matmul_halves": "v_wmma", "matmul_int8": "v_dot4"}
+    multiplies = re.compile(kinds.get(text.kernel, "v_(fma|fmac|mac|mad|pk_fma)"))
 
     def multiply_adds(first: int, last: int) -> int:
         names = (t.split() for _, block in blocks[first : last + 1] for t in block)
@@ -365,13 +381,19 @@ def prompt_row(text: Text, device: str, figures: dict[str, float]) -> str:
     # The innermost that has all of them, which a step along K goes through several times or once.
     inner = min((loop for loop in loops if multiply_adds(*loop) == most), key=lambda loop: loop[1] - loop[0])
     constants = text.constants
-    sums = constants["ROWS_OUT"] * constants["SIDES"] * constants["ROWS_IN"] / constants["THREADS"]
-    peak = sums * 32 * constants.get("STEP", 1) / (4 if int8 else 1)
+    columns = 32 * constants.get("STEP", 1)
+    if text.kernel == "matmul_halves":
+        # Four blocks of sums for each wave.
+        count = 4 * columns / constants["BLOCK"]
+        peak = count * WMMA / 2
+    else:
+        sums = constants["ROWS_OUT"] * constants["SIDES"] * constants["ROWS_IN"] / constants["THREADS"]
+        peak = count = sums * columns / (4 if text.kernel == "matmul_int8" else 1)
     around = [loop for loop in loops if loop != inner and loop[0] <= inner[0] and inner[1] <= loop[1]]
     step = min(around, key=lambda loop: loop[1] - loop[0]) if around else inner
     inside = range(inner[0], inner[1] + 1)
     work = Work.of(t for i in range(step[0], step[1] + 1) if i not in inside for t in blocks[i][1])
-    work.plus(Work.of(t for i in inside for t in blocks[i][1]), peak / most)
+    work.plus(Work.of(t for i in inside for t in blocks[i][1]), count / most)
     # Two SIMDs share a unit's loads and workgroup memory.
     parts = [work.arithmetic / 2, work.loads, work.shared]
     cells = [f"{100 * peak / part:.0f}" for part in parts]
@@ -398,19 +420,49 @@ def attention_row(text: Text, device: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------- commands
 
 
+# What is tested where there are matrix instructions: kernels, then whole models. Tests that start themselves once more are not here:
+# what they would start is the loader.
+TESTS = {
+    "--lib": ["matrix_instructions", "rows_become_halves", "narrow_rows"],
+    "--test=gpu": ["quantised_weights", "prompts_by", "smallest_device", "every_kernel_in_use", "a_decode_step", "every_split"],
+}
+
+
+def test_matrices() -> int:
+    """Tests on a software driver that has matrix instructions, which is newer than most systems: it comes with a C library."""
+    try:
+        root = newer_mesa()
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        print(f"skipped: no driver with matrix instructions: {error}")
+        return 0
+    libraries = root / "usr/lib/x86_64-linux-gnu"
+    loader = f"{libraries}/ld-linux-x86-64.so.2 --library-path {libraries}"
+    environment = {**os.environ, "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER": loader, "ELIZA_REQUIRE_GPU": "1"}
+    # With narrower vectors it has none.
+    environment |= {"VK_DRIVER_FILES": str(driver_file(root, libraries, "lvp")), "LP_NATIVE_VECTOR_WIDTH": "256"}
+    for target, names in TESTS.items():
+        test = ["cargo", "test", "--quiet", "--locked", "--features", "testing", target, "--", "--nocapture", *names]
+        ran = run(test, env=environment, stdout=subprocess.PIPE)
+        print(ran.stdout)
+        if ran.returncode or "skipped:" in ran.stdout:
+            return 1
+    return 0
+
+
 def write_texts() -> None:
     test = ["cargo", "test", "--quiet", "--locked", "--features", "testing"]
     every = "every_shader_of_the_fixtures_can_be_translated"
-    for folder, restriction in TEXTS.items():
+    for folder, restriction in (TEXTS | MATRICES).items():
         shutil.rmtree(folder, ignore_errors=True)
         environment = {**os.environ, "ELIZA_DUMP_SHADERS": str(folder), "ELIZA_GPU_RESTRICT": restriction, "GALLIVM_PERF": "nopt"}
         run([*test, "--lib", "--", "--ignored", "texts_for_the_lab"], env=environment, check=True)
-        run([*test, "--test", "gpu", "--", "--ignored", every], env=environment, check=True)
+        if folder in TEXTS:
+            run([*test, "--test", "gpu", "--", "--ignored", every], env=environment, check=True)
         print(f"{len(list(folder.glob('*.wgsl')))} texts in {folder}")
 
 
 def report(devices: list[str], before: Path | None) -> int:
-    all_texts = {folder: [Text(path) for path in sorted(folder.glob("*.wgsl"))] for folder in TEXTS}
+    all_texts = {folder: [Text(path) for path in sorted(folder.glob("*.wgsl"))] for folder in TEXTS | MATRICES}
     if not all(all_texts.values()):
         print(f"no texts in {LAB}: gpu_lab.py texts", file=sys.stderr)
         return 1
@@ -423,6 +475,9 @@ def report(devices: list[str], before: Path | None) -> int:
     for device in devices:
         texts = all_texts[FEW if device.startswith("mali") else MEDIUM if device.startswith("adreno") else MANY]
         texts = [text for text in texts if text.kernel != "matmul_int8" or device not in NO_DOTS]
+        if device in WITH_MATRICES:
+            own = [text for folder in MATRICES for text in all_texts[folder]]
+            texts += [text for text in own if text.kernel in ("halve", "matmul_halves")]
         try:
             figures, refused = compiled(device, [text.path for text in texts])
         except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
@@ -448,7 +503,8 @@ def report(devices: list[str], before: Path | None) -> int:
             print("| kernel | arithmetic, loads, workgroup memory | waves a SIMD | KiB under way |\n|---|---|---|---|")
             rows = {product_row(text, device, figures[text.path.stem]) for text in texts if text.is_decode_product()}
             print("\n".join(sorted(rows)))
-            print("\nproducts of many rows: % of the peak of multiply-adds (int8: of dot products; else of f32 without dual issue)")
+            print("\nproducts of many rows: % of the peak of multiply-adds")
+            print("(halves: of matrix instructions; int8: of dot products; else of f32 without dual issue)")
             print("| kernel | of the peak | were there only arithmetic, loads, workgroup memory | waves a SIMD |\n|---|---|---|---|")
             rows = {prompt_row(text, device, figures[text.path.stem]) for text in texts if text.is_prompt_product()}
             print("\n".join(sorted(rows)))
@@ -469,11 +525,14 @@ def main() -> int:
     shown.add_argument("devices", nargs="*", metavar="DEVICE", help=", ".join(DEVICES))
     shown.add_argument("--before", type=Path, help="figures of an earlier report: print what differs")
     commands.add_parser("root", help="print a folder that holds a system with a software driver and little else")
+    commands.add_parser("matrices", help="run the tests of matrix instructions on a software driver that has them")
     commands.add_parser("check", help="all of it; fails on refused texts and on new spills")
     options = parser.parse_args()
     if options.command == "root":
         print(bare_root())
         return 0
+    if options.command == "matrices":
+        return test_matrices()
     if options.command != "report":
         write_texts()
     if options.command == "texts":

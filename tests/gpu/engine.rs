@@ -43,7 +43,9 @@ fn check(kind: Kind, weights: Weights, kv: impl Into<Kv>, gpu_layers: i32, promp
     let name = format!("{kind:?} {weights:?} {kv:?}, {gpu_layers} layers on the GPU");
     let longest = prompts[prompts.len() - 1] + DECODED;
     let tokens = tokens(longest, "prompts");
-    let judge = match Gpu::best().unwrap().caps.int8_dots && !weights.is_f32() {
+    let gpu = Gpu::best().unwrap();
+    let rounds = gpu.caps.int8_dots || gpu.caps.matrices.is_some();
+    let judge = match rounds && !weights.is_f32() {
         true => Judge::of(&name, &path, false, kv, tokens),
         false => Judge::of_single_precision(&name, &path, kv, tokens),
     };
@@ -503,13 +505,27 @@ pub fn device(restrictions: &str) -> Arc<Gpu> {
 /// Prompts as the CPU reads them, with rounded activations; single tokens in single precision, after such a prompt.
 #[test]
 fn prompts_by_integer_dot_products_are_as_near_as_the_cpus() {
+    if has_gpu() {
+        prompts_are_as_near_as_the_cpus(&device("dots=on,matrices=off"), ["quantize", "matmul_int8"]);
+    }
+}
+
+#[test]
+fn prompts_by_matrix_instructions_are_as_near_as_the_cpus() {
     if !has_gpu() {
         return;
     }
-    let gpu = device("dots=on");
+    let gpu = device("");
+    match gpu.caps.matrices {
+        Some(_) => prompts_are_as_near_as_the_cpus(&gpu, ["halve", "matmul_halves"]),
+        None => println!("skipped: {} has no matrix instructions", gpu.info.name),
+    }
+}
+
+fn prompts_are_as_near_as_the_cpus(gpu: &Arc<Gpu>, names: [&str; 2]) {
     for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q4_K)] {
         let judge = Judge::new(kind, weights, KvType::F32, tokens(220, "bytes"));
-        let mut engine = engine_on(&gpu, &fixture(kind, weights));
+        let mut engine = engine_on(gpu, &fixture(kind, weights));
         let slot = engine.take_slot(0).unwrap();
         let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 36, 4);
         judge.check("prompt 36 + 4", 35..40, &rows);
@@ -517,7 +533,7 @@ fn prompts_by_integer_dot_products_are_as_near_as_the_cpus() {
         judge.check("every position", 0..220, &all_rows(&mut engine, &judge.tokens));
     }
     let kernels = gpu.texts();
-    for name in ["quantize", "matmul_int8"] {
+    for name in names {
         assert!(kernels.iter().any(|(kernel, _)| *kernel == name), "{name}");
     }
 }
@@ -527,7 +543,7 @@ fn the_smallest_device_gives_the_same_results() {
     if !has_gpu() {
         return;
     }
-    let small = device("binding=16M,threads=128,dots=off,checked=on");
+    let small = device("binding=16M,threads=128,dots=off,matrices=off,checked=on");
     for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::F32)] {
         let path = fixture(kind, weights);
         let judge = Judge::of_single_precision("small device", &path, KvType::F32, tokens(40, "small"));

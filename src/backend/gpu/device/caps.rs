@@ -18,6 +18,42 @@ pub struct Caps {
     /// Products of many rows are computed by dot products of four signed bytes each: they are an instruction of the
     /// hardware, and threads have registers for their tiles.
     pub int8_dots: bool,
+    /// Products of many rows are computed by matrix instructions.
+    pub matrices: Option<Matrices>,
+}
+
+/// The matrix instructions of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrices {
+    /// They multiply blocks of so many by so many halves, and add them up as f32: 8 or 16.
+    pub block: u32,
+    /// Threads of four subgroups of the largest size that the device may choose.
+    pub threads: u32,
+}
+
+/// The features that products by matrix instructions need.
+pub const MATRICES: wgpu::Features =
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
+/// Bytes of workgroup memory that they need.
+const MATRIX_MEMORY: u32 = 32 << 10;
+
+/// The matrix instructions of an adapter that the kernels can use within these limits.
+pub fn matrices(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> Option<Matrices> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let info = adapter.get_info();
+    let known = adapter.cooperative_matrix_properties();
+    let has = |block: &u32| {
+        let fits = |one: &wgpu::CooperativeMatrixProperties| {
+            [one.m_size, one.n_size, one.k_size] == [*block; 3] && (one.ab_type, one.cr_type) == (F16, F32)
+        };
+        known.iter().any(fits)
+    };
+    let threads = 4 * info.subgroup_max_size;
+    let usable = adapter.features().contains(MATRICES)
+        && has_matrices(adapter)
+        && limits.max_compute_workgroup_storage_size >= MATRIX_MEMORY
+        && limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) >= threads;
+    [16, 8].into_iter().find(has).filter(|_| usable).map(|block| Matrices { block, threads })
 }
 
 /// How many registers a thread has.
@@ -29,6 +65,28 @@ pub enum Registers {
     Medium,
     /// 128 to 256.
     Many,
+}
+
+/// Whether a device can be opened with them. A driver may list sizes of matrices that it does not offer, by which wgpu
+/// goes. Only with Vulkan: with Metal nobody ran them yet.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
+fn has_matrices(adapter: &wgpu::Adapter) -> bool {
+    use ash::{khr, vk};
+    // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
+    let Some(adapter) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return false };
+    let told = adapter.physical_device_capabilities().supports_extension(khr::cooperative_matrix::NAME);
+    let Some(ask) = questions(&adapter).filter(|_| told) else { return false };
+    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut matrices);
+    // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
+    // structures live until it returns.
+    unsafe { ask.get_physical_device_features2(adapter.raw_physical_device(), &mut features) };
+    matrices.cooperative_matrix == vk::TRUE
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
+fn has_matrices(_: &wgpu::Adapter) -> bool {
+    false
 }
 
 /// Whether the hardware has an instruction for the dot product of four signed bytes each, which the driver tells with

@@ -17,7 +17,7 @@ pub mod readback;
 pub mod test_limits;
 
 pub use adapter::{Adapter, Which, adapters, choose, name_of};
-pub use caps::{Caps, Registers};
+pub use caps::{Caps, Matrices, Registers};
 
 use crate::backend::kernel_times;
 use crate::backend::memory::{Account, Component, Memory};
@@ -112,11 +112,23 @@ impl Device {
             return Err(Error::Unsupported(problem));
         }
         let timestamps = if measured { profiler::FEATURES } else { wgpu::Features::empty() };
+        let own_matrices = caps::matrices(adapter, &lowered);
+        let matrices = limits.matrices.unwrap_or(own_matrices);
+        let mut features = adapter.features() & wgpu::Features::PIPELINE_CACHE | timestamps;
+        let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
+        if own_matrices.is_some() {
+            features |= caps::MATRICES;
+            // SAFETY: what wgpu asks for is to know that experimental functions may have bugs. Only two kernels use
+            // them, `matrices.wgsl` and `matmul_halves.wgsl`; they stay within their arrays of workgroup memory, and
+            // the first is tried on a device before the second is used there.
+            experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
+        }
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("eliza"),
-            required_features: adapter.features() & wgpu::Features::PIPELINE_CACHE | timestamps,
+            required_features: features,
             required_limits: lowered.clone(),
             memory_hints: wgpu::MemoryHints::Performance,
+            experimental_features,
             ..Default::default()
         });
         let name = name_of(&info);
@@ -142,6 +154,7 @@ impl Device {
             max_workgroups: lowered.max_compute_workgroups_per_dimension,
             storage_align: lowered.min_storage_buffer_offset_alignment,
             registers,
+            matrices,
             int8_dots: registers > Registers::Few && limits.int8_dots.unwrap_or_else(|| caps::has_int8_dots(adapter)),
         };
         let profiler = measured.then(|| Profiler::new(&raw, &queue));

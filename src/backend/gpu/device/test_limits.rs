@@ -1,10 +1,11 @@
 //! Artificial limits, so that a test can lower any adapter's limits to the smallest that are supported.
 //!
 //! `ELIZA_GPU_RESTRICT` holds them as text:
-//! `binding=16M,memory=512M,threads=128,registers=few,dots=off,checked=on`; `registers=medium` and `dots=on` are
-//! others. `twins=on` makes two devices of each adapter.
+//! `binding=16M,memory=512M,threads=128,registers=few,dots=off,matrices=off,checked=on`; `registers=medium` and
+//! `dots=on` are others. `matrices=16` takes the kernels for matrix instructions whether the device has them or not, to
+//! see their texts. `twins=on` makes two devices of each adapter.
 
-use super::caps::Registers;
+use super::caps::{Matrices, Registers};
 use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
 
@@ -21,6 +22,8 @@ pub struct TestLimits {
     pub registers: Option<Registers>,
     /// Whether products of many rows are computed by dot products of bytes; `None` where the hardware has them.
     pub int8_dots: Option<bool>,
+    /// The matrix instructions by which products of many rows are computed; `None` for those that the device has.
+    pub matrices: Option<Option<Matrices>>,
     /// Compile shaders with bounds checks.
     pub checked: bool,
     /// Each adapter counts as two, for what is done with several GPUs.
@@ -53,6 +56,8 @@ impl TestLimits {
                 ("registers", "medium") => all.registers = Some(Registers::Medium),
                 ("dots", "on") => all.int8_dots = Some(true),
                 ("dots", "off") => all.int8_dots = Some(false),
+                ("matrices", "off") => all.matrices = Some(None),
+                ("matrices", "16") => all.matrices = Some(Some(Matrices { block: 16, threads: 256 })),
                 ("checked", "on") => all.checked = true,
                 ("twins", "on") => all.twins = true,
                 _ => return Err(bad()),
@@ -87,6 +92,9 @@ mod tests {
         assert_eq!(TestLimits::parse("registers=medium").unwrap().registers, Some(Registers::Medium));
         assert_eq!((all.int8_dots, TestLimits::parse("dots=on").unwrap().int8_dots), (Some(false), Some(true)));
         assert!(TestLimits::parse("twins=on").unwrap().twins && !all.twins);
+        let matrices = |text| TestLimits::parse(text).unwrap().matrices;
+        assert_eq!((all.matrices, matrices("matrices=off")), (None, Some(None)));
+        assert_eq!(matrices("matrices=16"), Some(Some(Matrices { block: 16, threads: 256 })));
         assert_eq!(TestLimits::parse("").unwrap(), TestLimits::default());
         for bad in [
             "binding",
@@ -95,6 +103,7 @@ mod tests {
             "threads=-1",
             "registers=64",
             "dots=4",
+            "matrices=4",
             "checked=maybe",
             "speed=off",
         ] {

@@ -4,6 +4,7 @@
 //! stays lost, and a later open makes a new one.
 
 use super::compile::Compiler;
+use super::matrices;
 use super::pipeline_cache::PipelineCache;
 use super::{Binding, Kernel, Pipeline};
 use crate::backend::gpu::device::test_limits::TestLimits;
@@ -105,7 +106,14 @@ impl Gpu {
     /// # Errors
     /// [`Error::Device`] with the driver's reason.
     pub fn new(adapter: &Adapter, limits: &TestLimits) -> Result<Gpu> {
-        let device = Device::new(adapter, limits)?;
+        let mut device = Device::new(adapter, limits)?;
+        // Those of the limits are for texts alone.
+        if let Some(has) = device.caps.matrices.filter(|_| limits.matrices.is_none())
+            && let Err(why) = matrices::multiply(&device, has)
+        {
+            log::warn!("{}: its matrix instructions are not used: {why}", name_of(&device.info));
+            device.caps.matrices = None;
+        }
         let keeps = device.raw.features().contains(wgpu::Features::PIPELINE_CACHE);
         let cache = if keeps { PipelineCache::open(&device.raw, &device.info) } else { None };
         let compiler = Compiler::new(&device.raw, &name_of(&device.info), device.checked, cache);

@@ -2,12 +2,13 @@
 //!
 //! `context.rs` is the interface for the rooms above: a [`Gpu`] is a device with its kernels. `text.rs` makes the
 //! texts, `compile.rs` and `pipeline_cache.rs` make and keep the pipelines, `dispatch.rs` defines a dispatch as data,
-//! `strands.rs` how it finds rows that come after each other; in tests `translation.rs` translates every text for the
-//! platforms that the tests do not run on.
+//! `strands.rs` how it finds rows that come after each other, `matrices.rs` tries matrix instructions; in tests
+//! `translation.rs` translates every text for the platforms that the tests do not run on.
 
 mod compile;
 mod context;
 pub mod dispatch;
+mod matrices;
 mod pipeline_cache;
 pub mod strands;
 mod text;

@@ -16,6 +16,10 @@ use std::fmt::Write;
 pub fn compose(source: &str, flags: &[&str], constants: &[(&str, u32)]) -> Result<String> {
     let mut text = String::with_capacity(source.len() + 1024);
     let _ = writeln!(text, "// {}", flags.join(" "));
+    // What a text needs of the language stands before all else.
+    let needs: usize = source.split_inclusive('\n').take_while(|line| line.starts_with("enable ")).map(str::len).sum();
+    let (needs, source) = source.split_at(needs);
+    text.push_str(needs);
     for (name, value) in constants {
         let _ = writeln!(text, "const {name}: u32 = {value}u;");
     }
@@ -73,6 +77,11 @@ mod tests {
         assert_eq!(compose(source, &["X"], &[("N", 3)]).unwrap(), "// X\nconst N: u32 = 3u;\na\nb\nc\ne\n");
         assert_eq!(compose(source, &["X", "Y"], &[]).unwrap(), "// X Y\na\nb\ne\n");
         assert_eq!(compose(source, &[], &[]).unwrap(), "// \na\nd\ne\n");
+        let needs = "enable a;\nenable b;\nc\nenable d;\n";
+        assert_eq!(
+            compose(needs, &[], &[("N", 3)]).unwrap(),
+            "// \nenable a;\nenable b;\nconst N: u32 = 3u;\nc\nenable d;\n"
+        );
         for broken in ["//#if X", "//#else", "//#endif", "//#include nothing", "//#what"] {
             assert!(compose(broken, &[], &[]).is_err(), "{broken}");
         }

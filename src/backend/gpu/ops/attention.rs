@@ -135,7 +135,7 @@ impl Tile {
 /// The rows that an attention is of.
 #[derive(Clone)]
 pub struct Queries {
-    /// The queries, as the first values of rows (see [`super::qkv::steps`]).
+    /// The queries, as the first values of rows (see [`super::qkv`]).
     pub q: RowSpan,
     /// The results.
     pub out: RowSpan,

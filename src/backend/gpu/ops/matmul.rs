@@ -1,8 +1,9 @@
 //! Products of matrices and rows of the workspace, and rows of a table, as steps.
 //!
 //! Up to [`VECTOR_ROWS`] rows a product is bound by reading the weights: `matvec.wgsl` reads them once for all rows,
-//! and can also apply an RMS norm to an input of one row. More rows are computed in tiles: by integer dot products in
-//! `matmul_int8.wgsl`, where the input has room to be quantised and the weights are integers, else in `matmul.wgsl`.
+//! and can also apply an RMS norm to an input of one row. More rows are computed in tiles: by matrix instructions in
+//! `matmul_halves.wgsl` or integer dot products in `matmul_int8.wgsl`, where the device has them and the input has room
+//! to be made [`Narrow`], else in `matmul.wgsl`.
 //! Each slice of a matrix is a dispatch of its own.
 //!
 //! Bytes and widths are those of the workspace: offsets are multiples of 16 bytes, row `r` of an operand starts `r`
@@ -10,9 +11,10 @@
 //! rows is no multiple of 4 also writes the columns up to the next multiple.
 
 use super::activation::{activation_flags, curve};
+use super::halves;
 use super::int8::{self, Quantized};
 use super::rows::{self, PartColumns, RowSpan, fold, quads};
-use crate::backend::gpu::device::Registers;
+use crate::backend::gpu::device::{Matrices, Registers};
 use crate::backend::gpu::kernel::dispatch::{
     BufferRef, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, GroupCount, Step,
 };
@@ -24,6 +26,7 @@ use crate::{Error, Result};
 
 const MATVEC: &str = include_str!("../shaders/ops/matvec.wgsl");
 const MATMUL: &str = include_str!("../shaders/ops/matmul.wgsl");
+const MATMUL_HALVES: &str = include_str!("../shaders/ops/matmul_halves.wgsl");
 const MATMUL_INT8: &str = include_str!("../shaders/ops/matmul_int8.wgsl");
 const EMBED: &str = include_str!("../shaders/ops/embed.wgsl");
 const FETCH: &str = include_str!("../shaders/ops/fetch.wgsl");
@@ -61,8 +64,43 @@ pub struct Input<'a> {
     pub width: usize,
     /// A norm of `x`; only for products of one row.
     pub norm: Option<Norm<'a>>,
-    /// Byte offset of room of [`int8::bytes`] for the rows, where products of many rows are computed with bytes.
-    pub int8: Option<u64>,
+    /// What products of many rows make of the rows first, and the byte offset of room of [`Narrow::bytes`] for that.
+    pub narrow: Option<(Narrow, u64)>,
+}
+
+/// What products of many rows make of their input's rows first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Narrow {
+    /// Bytes with scales, for integer dot products: [`int8`].
+    Bytes,
+    /// Halves, for matrix instructions: [`halves`].
+    Halves,
+}
+
+impl Narrow {
+    /// What this device makes of the rows of products of up to `max_rows` rows with matrices of this format.
+    pub fn of(gpu: &Gpu, format: &Format, max_rows: usize) -> Option<Narrow> {
+        let has = [(Narrow::Halves, gpu.caps.matrices.is_some()), (Narrow::Bytes, gpu.caps.int8_dots)];
+        let best = has.into_iter().find(|(_, has)| *has).map(|(narrow, _)| narrow);
+        best.filter(|narrow| max_rows > VECTOR_ROWS && narrow.suits(format))
+    }
+
+    /// Whether such rows are multiplied with matrices of this format: bytes with weights that are integers, halves with
+    /// all but those of 32 bits, which are used as they are.
+    fn suits(self, format: &Format) -> bool {
+        match self {
+            Narrow::Bytes => format.scales > 0,
+            Narrow::Halves => format.flag != "F32",
+        }
+    }
+
+    /// Bytes that `max_rows` rows of `width` values take in the workspace.
+    pub fn bytes(self, width: usize, max_rows: usize) -> usize {
+        match self {
+            Narrow::Bytes => int8::bytes(width, max_rows),
+            Narrow::Halves => halves::bytes(width, max_rows),
+        }
+    }
 }
 
 /// `x / sqrt(mean(x²) + eps) · weight`
@@ -217,7 +255,7 @@ pub fn heads(gpu: &Gpu, h: &Heads<'_>) -> Result<Vec<Step>> {
         first: Term { spread: Spread { lanes: 16, tiles: 1 }, ..Term::plain(h.matrix) },
         second: None,
         act: None,
-        input: Input { x: h.x.offset as u64, width: h.x.width, norm: None, int8: None },
+        input: Input { x: h.x.offset as u64, width: h.x.width, norm: None, narrow: None },
         heads: Some(Parts { rows: n_out, x: h.x.width / h.heads, dst: h.dst.width / h.heads }),
         residual: None,
         dst: h.dst.offset as u64,
@@ -247,7 +285,7 @@ struct Parts {
 
 /// The steps of a product.
 pub fn matmul(gpu: &Gpu, m: &MatMul<'_>) -> Result<Vec<Step>> {
-    let mut steps = quantized(gpu, &m.input, m.rows, m.max_rows)?;
+    let mut steps = narrowed(gpu, &m.input, m.rows, m.max_rows)?;
     let mut column = 0usize;
     for part in m.parts {
         let matrix = part.matrix;
@@ -301,21 +339,19 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
         max_rows: g.max_rows,
         logits: false,
     };
-    let mut steps = quantized(gpu, &g.input, g.rows, g.max_rows)?;
+    let mut steps = narrowed(gpu, &g.input, g.rows, g.max_rows)?;
     product.steps(gpu, &mut steps)?;
     Ok(steps)
 }
 
-/// Whether products of up to `max_rows` rows with matrices of this format are computed with bytes on this device.
-pub fn takes_int8(gpu: &Gpu, format: &Format, max_rows: usize) -> bool {
-    gpu.caps.int8_dots && format.scales > 0 && max_rows > VECTOR_ROWS
-}
-
-/// The step that quantises a product's input, where it is to be.
-fn quantized(gpu: &Gpu, input: &Input<'_>, rows: Rows, max_rows: usize) -> Result<Vec<Step>> {
-    let Input { x, width, int8, .. } = *input;
-    let step = |room| int8::quantize(gpu, Quantized { x, width, room }, rows, max_rows);
-    Ok(int8.map(step).transpose()?.into_iter().collect())
+/// The step that makes a product's input narrow, where it is to be.
+fn narrowed(gpu: &Gpu, input: &Input<'_>, rows: Rows, max_rows: usize) -> Result<Vec<Step>> {
+    let Input { x, width, narrow, .. } = *input;
+    let step = |(narrow, room)| match narrow {
+        Narrow::Bytes => int8::quantize(gpu, Quantized { x, width, room }, rows, max_rows),
+        Narrow::Halves => halves::halve(gpu, x, width, room, rows, max_rows),
+    };
+    Ok(narrow.map(step).transpose()?.into_iter().collect())
 }
 
 /// The steps that look up rows of a table.
@@ -368,7 +404,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     fn steps(&self, gpu: &Gpu, steps: &mut Vec<Step>) -> Result<()> {
-        let (matrix, Input { x, width, norm, int8 }) = (self.first.matrix, self.input);
+        let (matrix, Input { x, width, norm, narrow }) = (self.first.matrix, self.input);
         let n_in = matrix.n_in;
         let norms = norm.iter().flat_map(|norm| [Some(norm.weight), norm.added.map(|added| added.weight)]);
         if width != n_in && self.heads.is_none() || norms.flatten().any(|weight| weight.len != n_in) {
@@ -420,11 +456,11 @@ impl Product<'_> {
             words.residual = self.residual.map_or(Ok(NONE), |at| quads("residual", at + first, 16))?;
             // The first step of a job stores the sum for all.
             let stores = steps.is_empty();
-            let int8 = int8.filter(|_| !one && matrix.layout.format.scales > 0);
-            steps.push(match (self.max_rows <= VECTOR_ROWS, int8) {
-                (true, _) => self.vectors(gpu, slice, text, words, stores)?,
-                (false, None) => self.tiles(gpu, slice, text, words)?,
-                (false, Some(room)) => self.int8_tiles(gpu, slice, text, words, room)?,
+            steps.push(match narrow.filter(|(narrow, _)| !one && narrow.suits(matrix.layout.format)) {
+                _ if self.max_rows <= VECTOR_ROWS => self.vectors(gpu, slice, text, words, stores)?,
+                None => self.tiles(gpu, slice, text, words)?,
+                Some((Narrow::Bytes, room)) => self.int8_tiles(gpu, slice, text, words, room)?,
+                Some((Narrow::Halves, room)) => self.halves_tiles(gpu, slice, text, words, room)?,
             });
         }
         Ok(())
@@ -498,6 +534,23 @@ impl Product<'_> {
         // Workgroups of one piece of the matrix run next to each other.
         let x = GroupCount::per_row(self.rows, 1, rows_in as u32);
         text.step(gpu, "matmul", MATMUL, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
+    }
+
+    fn halves_tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words, room: u64) -> Result<Step> {
+        let none = || Error::Internal("Products by matrix instructions that the device does not have".into());
+        let Matrices { block, threads } = gpu.caps.matrices.ok_or_else(none)?;
+        let rows_in = 4 * block as usize;
+        let rows_out = rows_in / if self.second.is_some() { 2 } else { 1 };
+        text.flags.extend((block == 8).then_some("BLOCK_8"));
+        text.constant("BLOCK", block as usize);
+        text.constant("ROWS_OUT", rows_out);
+        text.constant("STEP", 2);
+        text.constant("THREADS", threads as usize);
+        (words.x, words.x_stride) = (quads("room", room, 16)?, self.max_rows as u32);
+        let [y, z] = fold(gpu, slice.rows.div_ceil(rows_out))?;
+        words.fold = y;
+        let x = GroupCount::per_row(self.rows, 1, rows_in as u32);
+        text.step(gpu, "matmul_halves", MATMUL_HALVES, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
     }
 
     fn int8_tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words, room: u64) -> Result<Step> {

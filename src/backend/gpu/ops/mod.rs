@@ -4,6 +4,7 @@
 pub mod activation;
 pub mod attention;
 pub mod experts;
+pub mod halves;
 pub mod int8;
 pub mod kv_cache;
 pub mod kv_transfer;

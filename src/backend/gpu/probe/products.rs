@@ -9,9 +9,8 @@ use super::{Expected, Probe, Run, TOLERANCE};
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, Step};
-use crate::backend::gpu::ops::int8;
 use crate::backend::gpu::ops::matmul::{
-    self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Spread, Term, VECTOR_ROWS,
+    self, Added, Embed, Gated, Heads, Input, MatMul, Narrow, Norm, Spread, Term, VECTOR_ROWS,
 };
 use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::weights::layout::GROUP;
@@ -101,7 +100,7 @@ impl Probe {
     /// Products like these with a matrix for each head.
     pub fn heads(gpu: &Gpu, like: &Heads<'_>) -> Result<Probe> {
         const HEADS: usize = 3;
-        let input = Input { x: 0, width: like.matrix.n_in, norm: None, int8: None };
+        let input = Input { x: 0, width: like.matrix.n_in, norm: None, narrow: None };
         let Fed { n_in, rows, max_rows, mut random, .. } = Fed::new(gpu, &input, like.max_rows)?;
         // The kernel of many rows depends on the powers of two that heads have.
         let n_out = 1 << (like.matrix.n_out / like.heads.max(1)).trailing_zeros().clamp(4, 6);
@@ -192,7 +191,8 @@ impl Known {
             let bias = bias.as_ref().map_or(0.0, |bias| bias[at % n_out].into());
             (value * factor + bias, off * factor.abs() * fed.roundings())
         };
-        let results = source.product(&fed.x, fed.rows).into_iter().enumerate().map(result).collect();
+        let narrow = fed.narrow.map(|(narrow, _)| narrow);
+        let results = source.product_of(&fed.x, fed.rows, narrow).into_iter().enumerate().map(result).collect();
         let bias = bias.as_ref().map(|bias| vector(gpu, bias)).transpose()?;
         Ok(Known { matrix: source.load(gpu)?, scale, bias, spread: like.spread, results })
     }
@@ -212,8 +212,8 @@ struct Fed {
     workspace: Vec<f32>,
     /// Weights of the norm, and of the one before the sum.
     norm: Option<(Vector, Option<Vector>)>,
-    /// Room in the workspace for the input as bytes.
-    int8: Option<u64>,
+    /// What the product makes of its input first, and room in the workspace for that.
+    narrow: Option<(Narrow, u64)>,
     /// The input after the norms.
     x: Vec<f32>,
     /// The sums that are stored before the product's results.
@@ -229,12 +229,12 @@ impl Fed {
             0 | 1 => (1, 1),
             n if n <= VECTOR_ROWS => (VECTOR_ROWS, VECTOR_ROWS),
             n if n <= 16 => (13, 16),
-            n if n <= 32 && like.int8.is_some() => (29, 32),
+            n if n <= 32 && like.narrow.is_some() => (29, 32),
             _ => (70, 128),
         };
         let mut random = Random(rows as u64);
         let mut workspace = random.units(rows * n_in);
-        if like.int8.is_some() {
+        if like.narrow.is_some() {
             workspace = coded(&workspace, n_in);
         }
         let (mut x, mut sums, mut norm) = (workspace.clone(), Vec::new(), None);
@@ -248,9 +248,9 @@ impl Fed {
             x = normed(&x, &weight, EPS[0]);
             norm = Some((vector(gpu, &weight)?, like.added.map(|_| vector(gpu, &y_weight)).transpose()?));
         }
-        let int8 = like.int8.map(|_| workspace.len() as u64 * 4);
-        workspace.extend(int8.iter().flat_map(|_| vec![f32::NAN; int8::bytes(n_in, max_rows) / 4]));
-        Ok(Fed { n_in, rows, max_rows, random, workspace, norm, int8, x, sums })
+        let narrow = like.narrow.map(|(narrow, _)| (narrow, workspace.len() as u64 * 4));
+        workspace.extend(narrow.iter().flat_map(|(narrow, _)| vec![f32::NAN; narrow.bytes(n_in, max_rows) / 4]));
+        Ok(Fed { n_in, rows, max_rows, random, workspace, norm, narrow, x, sums })
     }
 
     fn input(&self) -> Input<'_> {
@@ -259,7 +259,7 @@ impl Fed {
             let added = added.as_ref().map(|weight| Added { y, weight, eps: EPS[1], sum });
             Norm { weight, eps: EPS[0], added }
         });
-        Input { x: 0, width: self.n_in, norm, int8: self.int8 }
+        Input { x: 0, width: self.n_in, norm, narrow: self.narrow }
     }
 
     fn dst(&self) -> u64 {

@@ -5,6 +5,7 @@
 
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
+use crate::backend::gpu::ops::matmul::Narrow;
 use crate::backend::gpu::weights::layout::GROUP;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Stored};
 use crate::graph::Activation;
@@ -91,7 +92,14 @@ impl Source {
     /// Every product with `rows` rows of `x`, with its tolerance: in any order of summation no term is rounded more
     /// than `n_in` times in the sum, and 64 times in scales, lanes and ends; an offset is a term of its own.
     pub fn product(&self, x: &[f32], rows: usize) -> Vec<(f64, f64)> {
-        let unit = (self.n_in + 64) as f64 * 2f64.powi(-24);
+        self.product_of(x, rows, None)
+    }
+
+    /// As [`Source::product`], of a kernel that makes rows narrow: weights that become halves are rounded, in a
+    /// direction that the driver chooses.
+    pub fn product_of(&self, x: &[f32], rows: usize, narrow: Option<Narrow>) -> Vec<(f64, f64)> {
+        let half = if narrow == Some(Narrow::Halves) { 2f64.powi(-10) } else { 0.0 };
+        let unit = (self.n_in + 64) as f64 * 2f64.powi(-24) + half;
         let mut all = Vec::with_capacity(rows * self.n_out);
         for x in x.chunks_exact(self.n_in).take(rows) {
             for w in self.weights.chunks_exact(self.n_in) {

@@ -9,7 +9,7 @@ use crate::backend::gpu::device::test_limits::TestLimits;
 use crate::backend::gpu::ops::attention::{self, Queries};
 use crate::backend::gpu::ops::experts::{self, Down, Gate, Stack};
 use crate::backend::gpu::ops::kv_cache::KvLayout;
-use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Term};
+use crate::backend::gpu::ops::matmul::{self, Added, Embed, Gated, Heads, Input, MatMul, Narrow, Norm, Term};
 use crate::backend::gpu::ops::qkv::{self, Norms, Preparation};
 use crate::backend::gpu::ops::rows::{self, Map, RowSpan};
 use crate::backend::gpu::ops::states::{Conv, Recur};
@@ -137,7 +137,7 @@ fn products_are_tried_as_a_model_runs_them() {
         let norm = (norms > 0).then_some(Norm { weight: &weight, eps: 0.0, added });
         let job = MatMul {
             parts: &parts,
-            input: Input { x: 1024, width: n_in, norm, int8: None },
+            input: Input { x: 1024, width: n_in, norm, narrow: None },
             residual: residual.then_some(16384),
             dst: 16384,
             width: 4 * parts.len(),
@@ -165,7 +165,7 @@ fn single_columns_are_tried_as_a_model_runs_them() {
         let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
         let job = MatMul {
             parts: &[Term { scale: Some(2.0), bias: Some(&bias), ..Term::plain(&matrix) }],
-            input: Input { x: 0, width: n_in, norm, int8: None },
+            input: Input { x: 0, width: n_in, norm, narrow: None },
             residual: None,
             dst: 4096,
             width: 1,
@@ -196,7 +196,7 @@ fn gated_products_are_tried_as_a_model_runs_them() {
         let [gate, up] = [types.0, types.1].map(|ty| Source::new(0, ty, n_in, 4).unwrap().load(gpu).unwrap());
         let weight = vector(gpu, &vec![1.0; n_in]).unwrap();
         let norm = normed.then_some(Norm { weight: &weight, eps: 0.0, added: None });
-        let input = Input { x: 0, width: n_in, norm, int8: None };
+        let input = Input { x: 0, width: n_in, norm, narrow: None };
         let (gate_term, up) = (Term::plain(&gate), Some(Term::plain(&up)));
         let job = Gated { gate: gate_term, up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
         let steps = matmul::gated(gpu, &job).unwrap();
@@ -212,11 +212,20 @@ fn gated_products_are_tried_as_a_model_runs_them() {
 }
 
 #[test]
-fn products_with_bytes_are_tried_as_a_model_runs_them() {
-    for (gpu, (ty, max_rows)) in devices().iter().flat_map(|gpu| [(Q4_K, 16), (Q3_K, 512)].map(|case| (gpu, case))) {
+fn products_of_narrow_rows_are_tried_as_a_model_runs_them() {
+    let cases = [
+        (Q4_K, 16, Narrow::Bytes),
+        (Q3_K, 512, Narrow::Bytes),
+        (Q4_K, 16, Narrow::Halves),
+        (BF16, 512, Narrow::Halves),
+    ];
+    for (gpu, (ty, max_rows, narrow)) in devices().iter().flat_map(|gpu| cases.map(|case| (gpu, case))) {
+        if narrow == Narrow::Halves && gpu.caps.matrices.is_none() {
+            continue;
+        }
         let matrix = Source::new(0, ty, 256, 4).unwrap().load(gpu).unwrap();
         let term = Term::plain(&matrix);
-        let input = Input { x: 0, width: 256, norm: None, int8: Some(1 << 20) };
+        let input = Input { x: 0, width: 256, norm: None, narrow: Some((narrow, 1 << 20)) };
         let (dst, width, rows) = (1 << 22, 4, Rows::Batch);
         let job = MatMul { parts: &[term], input, residual: None, dst, width, rows, max_rows, logits: false };
         let steps = matmul::matmul(gpu, &job).unwrap();
@@ -239,7 +248,7 @@ fn activated_products_are_tried_as_a_model_runs_them() {
         let matrix = Source::new(0, ty, 64, 4).unwrap().load(gpu).unwrap();
         let bias = vector(gpu, &[1.0; 4]).unwrap();
         let term = Term { scale: Some(2.0), bias: Some(&bias), ..Term::plain(&matrix) };
-        let input = Input { x: 0, width: 64, norm: None, int8: None };
+        let input = Input { x: 0, width: 64, norm: None, narrow: None };
         let up = gates.then_some(term);
         let job = Gated { gate: term, up, act, input, dst: 0, width: 4, rows: Rows::Batch, max_rows };
         let steps = matmul::gated(gpu, &job).unwrap();

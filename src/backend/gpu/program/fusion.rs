@@ -1,4 +1,5 @@
-//! Which norms cost no dispatch of their own, in batches of one row, and which products of many rows read bytes.
+//! Which norms cost no dispatch of their own, in batches of one row, and what products of many rows make of their rows
+//! first.
 //!
 //! A product with one row reads its whole input in every workgroup anyway, so it can also normalise it: a norm that
 //! only products read is *taken along* by each of them. A norm after a block, `sum = residual + norm(y)`, can be fused
@@ -7,11 +8,11 @@
 //!
 //! The plan reuses the memory of a joined norm's sources before the product runs, and places the sum where the residual
 //! is, which the other workgroups still read. So `y` and the sums of a program are stored after all places of the plan,
-//! in three areas: one for `y`, two for the sums in turn. After these is room for the rows of one product as bytes.
+//! in three areas: one for `y`, two for the sums in turn. After these is room for the narrow rows of one product.
 
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::ops::{int8, matmul};
+use crate::backend::gpu::ops::matmul::Narrow;
 use crate::backend::gpu::weights::layout::Layout;
 use crate::graph::{Node, NodeId, Op, WeightId};
 use std::collections::{HashMap, HashSet};
@@ -19,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 /// Areas start at multiples of this many bytes.
 const ALIGN: usize = 256;
 
-/// The norms that cost no dispatch of their own, and the products that read bytes.
+/// The norms that cost no dispatch of their own, and the products whose rows are made narrow.
 #[derive(Default)]
 pub struct Fusions {
     taken: HashSet<NodeId>,
@@ -29,9 +30,9 @@ pub struct Fusions {
     sums: HashSet<NodeId>,
     /// Byte offsets of the nodes that are not at the plan's offset.
     moved: HashMap<NodeId, usize>,
-    /// The products whose rows are quantised first, and the byte offset of the room for that.
-    int8: HashSet<NodeId>,
-    int8_at: usize,
+    /// The products whose rows are made narrow first, and the byte offset of the room for that.
+    narrow: HashMap<NodeId, Narrow>,
+    narrow_at: usize,
     /// Bytes of the workspace, with those of the plan.
     pub workspace_bytes: usize,
 }
@@ -46,12 +47,12 @@ impl Fusions {
         if !joins.is_empty() {
             fusions.join(&view, joins);
         }
-        let bytes = |id: NodeId| Some((id, view.int8_bytes(gpu, view.work.graph.node(id))?));
-        let int8: Vec<(NodeId, usize)> = view.nodes().filter_map(bytes).collect();
-        if let Some(most) = int8.iter().map(|(_, bytes)| *bytes).max() {
-            fusions.int8_at = fusions.workspace_bytes.next_multiple_of(ALIGN);
-            fusions.workspace_bytes = fusions.int8_at + most;
-            fusions.int8.extend(int8.into_iter().map(|(id, _)| id));
+        let narrow = |id: NodeId| Some((id, view.narrow(gpu, view.work.graph.node(id))?));
+        let narrow: Vec<(NodeId, (Narrow, usize))> = view.nodes().filter_map(narrow).collect();
+        if let Some(most) = narrow.iter().map(|(_, (_, bytes))| *bytes).max() {
+            fusions.narrow_at = fusions.workspace_bytes.next_multiple_of(ALIGN);
+            fusions.workspace_bytes = fusions.narrow_at + most;
+            fusions.narrow.extend(narrow.into_iter().map(|(id, (narrow, _))| (id, narrow)));
         }
         fusions
     }
@@ -78,9 +79,9 @@ impl Fusions {
         self.workspace_bytes = area(3);
     }
 
-    /// The byte offset of room for a product's rows as bytes, where it reads those.
-    pub fn int8(&self, product: NodeId) -> Option<usize> {
-        self.int8.contains(&product).then_some(self.int8_at)
+    /// What a product makes of its rows first, and the byte offset of the room for that.
+    pub fn narrow(&self, product: NodeId) -> Option<(Narrow, usize)> {
+        self.narrow.get(&product).map(|&narrow| (narrow, self.narrow_at))
     }
 
     /// Whether a norm is computed by the products that read it, or by the one it is joined to.
@@ -126,21 +127,21 @@ impl<'a> View<'a> {
         self.work.max_rows(node.rows) * node.width * 4
     }
 
-    /// Bytes of the rows that a product reads as bytes.
-    fn int8_bytes(&self, gpu: &Gpu, node: &Node) -> Option<usize> {
+    /// What a product makes of its rows first, and the bytes of that.
+    fn narrow(&self, gpu: &Gpu, node: &Node) -> Option<(Narrow, usize)> {
         let rows = self.work.max_rows(node.rows);
-        let taken = |id: WeightId| {
+        let of = |id: WeightId| {
             let spec = &self.work.specs[id.0 as usize];
-            Layout::new(spec.ty, spec.n_in).is_ok_and(|layout| matmul::takes_int8(gpu, layout.format, rows))
+            Layout::new(spec.ty, spec.n_in).ok().and_then(|layout| Narrow::of(gpu, layout.format, rows))
         };
-        let any = match &node.op {
+        let narrow = match &node.op {
             // A product of one column has a kernel of its own.
-            Op::MatMul(parts) => node.width != 1 && parts.iter().any(|part| taken(part.weight)),
-            Op::GatedMatMul { gate, .. } => taken(gate.weight),
-            _ => false,
+            Op::MatMul(parts) if node.width != 1 => parts.iter().find_map(|part| of(part.weight)),
+            Op::GatedMatMul { gate, .. } => of(gate.weight),
+            _ => None,
         };
         let width = self.work.graph.node(*node.src.first()?).width;
-        any.then(|| int8::bytes(width, rows))
+        narrow.map(|narrow| (narrow, narrow.bytes(width, rows)))
     }
 
     /// A norm whose rows products can norm themselves.

@@ -28,7 +28,7 @@ pub struct Lowering<'a> {
     pub steps: Vec<Step>,
     /// Bytes for partial results of attention.
     pub partial_bytes: u64,
-    /// Norms without a step of their own, and products that read bytes.
+    /// Norms without a step of their own, and products whose rows are made narrow.
     pub fusions: Fusions,
     /// Whether some kernel is not tested on this device.
     pub left_out: bool,
@@ -134,8 +134,8 @@ impl<'a> Lowering<'a> {
     pub fn input(&self, product: NodeId, x: NodeId) -> Result<Input<'a>> {
         if !self.fusions.is_fused(x) {
             let RowSpan { offset, width } = self.span(x);
-            let int8 = self.fusions.int8(product).map(|at| at as u64);
-            return Ok(Input { x: offset as u64, width, norm: None, int8 });
+            let narrow = self.fusions.narrow(product).map(|(narrow, at)| (narrow, at as u64));
+            return Ok(Input { x: offset as u64, width, norm: None, narrow });
         }
         let source = self.node(x).src[0];
         let joined = self.fusions.joined(product).map(|sum| {
@@ -146,7 +146,7 @@ impl<'a> Lowering<'a> {
         let (source, added) = joined.transpose()?.map_or((source, None), |(x, added)| (x, Some(added)));
         let (weight, eps) = self.norm(x)?;
         let RowSpan { offset, width } = self.span(source);
-        Ok(Input { x: offset as u64, width, norm: Some(Norm { weight, eps, added }), int8: None })
+        Ok(Input { x: offset as u64, width, norm: Some(Norm { weight, eps, added }), narrow: None })
     }
 
     /// Pairing and number of the values that a rotary embedding rotates.

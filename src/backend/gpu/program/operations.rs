@@ -242,7 +242,7 @@ impl Operation for Product<'_> {
     }
 
     fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
-        size.steps += usize::from(size.fusions.int8(id).is_some());
+        size.steps += usize::from(size.fusions.narrow(id).is_some());
         size.product(&self.weights())
     }
 
@@ -286,7 +286,7 @@ impl Operation for GatedProduct {
     }
 
     fn size(&self, id: NodeId, size: &mut Size<'_>) -> Result<()> {
-        size.steps += usize::from(size.fusions.int8(id).is_some());
+        size.steps += usize::from(size.fusions.narrow(id).is_some());
         size.product(&[self.gate.weight])
     }
 

@@ -2,6 +2,7 @@
 
 /// Every text, by its path without the ending. Those that others include are found here.
 pub const TEXTS: &[(&str, &str)] = &[
+    ("matrices", include_str!("matrices.wgsl")),
     ("ops/activate", include_str!("ops/activate.wgsl")),
     ("ops/attention", include_str!("ops/attention.wgsl")),
     ("ops/attention_reduce", include_str!("ops/attention_reduce.wgsl")),
@@ -14,6 +15,8 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("ops/experts", include_str!("ops/experts.wgsl")),
     ("ops/fetch", include_str!("ops/fetch.wgsl")),
     ("ops/gate", include_str!("ops/gate.wgsl")),
+    ("ops/halve", include_str!("ops/halve.wgsl")),
+    ("ops/halves", include_str!("ops/halves.wgsl")),
     ("ops/head", include_str!("ops/head.wgsl")),
     ("ops/head_norm", include_str!("ops/head_norm.wgsl")),
     ("ops/int8", include_str!("ops/int8.wgsl")),
@@ -22,6 +25,7 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("ops/lanes", include_str!("ops/lanes.wgsl")),
     ("ops/map", include_str!("ops/map.wgsl")),
     ("ops/matmul", include_str!("ops/matmul.wgsl")),
+    ("ops/matmul_halves", include_str!("ops/matmul_halves.wgsl")),
     ("ops/matmul_int8", include_str!("ops/matmul_int8.wgsl")),
     ("ops/matvec", include_str!("ops/matvec.wgsl")),
     ("ops/mix", include_str!("ops/mix.wgsl")),

@@ -4,7 +4,7 @@
 use super::*;
 use crate::backend::gpu::device::adapters;
 use crate::backend::gpu::device::test_limits::TestLimits;
-use crate::backend::gpu::ops::matmul::{self, Gated, Input, MatMul, Term, VECTOR_ROWS};
+use crate::backend::gpu::ops::matmul::{self, Gated, Input, MatMul, Narrow, Term, VECTOR_ROWS};
 use crate::backend::gpu::probe::source::{Random, Source, coded, gated};
 use crate::backend::gpu::testing::harness::devices;
 use crate::backend::gpu::testing::workspace::{CANARY, Run, Space};
@@ -93,7 +93,7 @@ fn products_with_bytes() {
                 let dst = room + bytes(n_in, max_rows) as u64;
                 let m = MatMul {
                     parts: &[Term::plain(&matrix)],
-                    input: Input { x: 0, width: n_in, norm: None, int8: Some(room) },
+                    input: Input { x: 0, width: n_in, norm: None, narrow: Some((Narrow::Bytes, room)) },
                     residual: Some(at),
                     dst,
                     width,
@@ -143,7 +143,7 @@ fn gated_products_with_bytes() {
                 gate: Term { scale: Some(1.5), bias: Some(&bound), ..Term::plain(&gate) },
                 up: Some(Term::plain(&up)),
                 act: Activation::Silu,
-                input: Input { x: 0, width: n_in, norm: None, int8: Some(room) },
+                input: Input { x: 0, width: n_in, norm: None, narrow: Some((Narrow::Bytes, room)) },
                 dst,
                 width: n_out,
                 rows: Rows::Batch,
@@ -165,10 +165,14 @@ fn gated_products_with_bytes() {
 fn bytes_are_for_integers_and_many_rows_where_the_device_has_dot_products() {
     let Some(best) = adapters().into_iter().find(|adapter| adapter.score > 0) else { return };
     let format = |ty| Layout::new(ty, 256).unwrap().format;
-    for (text, has) in [("dots=on", true), ("dots=off", false), ("dots=on,registers=few", false)] {
+    for (text, has) in [
+        ("dots=on,matrices=off", true),
+        ("dots=off,matrices=off", false),
+        ("dots=on,matrices=off,registers=few", false),
+    ] {
         let gpu = Gpu::new(&best, &TestLimits::parse(text).unwrap()).unwrap();
-        assert_eq!(matmul::takes_int8(&gpu, format(TensorType::Q4_K), VECTOR_ROWS + 1), has);
-        assert!(!matmul::takes_int8(&gpu, format(TensorType::Q4_K), VECTOR_ROWS));
-        assert!(!matmul::takes_int8(&gpu, format(TensorType::F16), 64));
+        let of = |ty, rows| Narrow::of(&gpu, format(ty), rows);
+        assert_eq!(of(TensorType::Q4_K, VECTOR_ROWS + 1), has.then_some(Narrow::Bytes));
+        assert_eq!((of(TensorType::Q4_K, VECTOR_ROWS), of(TensorType::F16, 64)), (None, None));
     }
 }

@@ -62,7 +62,7 @@ fn check(what: &str, space: &Space, after: &[u32], dst: u64, width: usize, rows:
 
 /// An input without a norm.
 fn input(x: u64, width: usize) -> Input<'static> {
-    Input { x, width, norm: None, int8: None }
+    Input { x, width, norm: None, narrow: None }
 }
 
 /// The bucket that a run of so many rows is compiled for.
@@ -632,7 +632,7 @@ fn texts_for_the_lab() {
     let numbers = vector(gpu, &vec![1.0; n_in]);
     let added = Added { y: 1 << 20, weight: &numbers, eps: 1e-6, sum: 1 << 21 };
     let normed = Input { norm: Some(Norm { weight: &numbers, eps: 1e-6, added: None }), ..input(0, n_in) };
-    let bytes = Input { int8: Some(1 << 23), ..input(0, n_in) };
+    let made = |narrow| Input { narrow: Some((narrow, 1 << 23)), ..input(0, n_in) };
     let summed = Input { norm: Some(Norm { weight: &numbers, eps: 1e-6, added: Some(added) }), ..input(0, n_in) };
     for ty in [Q4_0, Q8_0, Q4_K, Q6_K, MXFP4, F16] {
         for n_out in [1024, 4096] {
@@ -660,10 +660,10 @@ fn texts_for_the_lab() {
                 MatMul { max_rows: 64, ..m },
             ];
             products.iter().for_each(|product| drop(matmul(gpu, product).unwrap()));
-            if takes_int8(gpu, matrix.layout.format, 512) {
+            if let Some(narrow) = Narrow::of(gpu, matrix.layout.format, 512) {
                 for max_rows in [16, 512] {
-                    matmul(gpu, &MatMul { input: bytes, max_rows, ..m }).unwrap();
-                    gated(gpu, &Gated { input: bytes, max_rows, ..g }).unwrap();
+                    matmul(gpu, &MatMul { input: made(narrow), max_rows, ..m }).unwrap();
+                    gated(gpu, &Gated { input: made(narrow), max_rows, ..g }).unwrap();
                 }
             }
             let many = Gated { input: input(0, n_in), max_rows: 64, ..g };
