@@ -14,8 +14,9 @@
 //! * `program/`: from a graph to a list of dispatches, what an engine keeps on the device, and how much that takes;
 //! * `testing/`: helpers that the tests of these rooms share.
 //!
-//! Weights have exactly the values that their format defines, and sums are f32: unlike on the CPU, activations are not
-//! quantised.
+//! Up to 8 rows are multiplied with weights of exactly the values that their format defines, and sums are f32: unlike
+//! on the CPU, activations are not quantised. More rows become narrow first where the hardware is faster with those
+//! (`ops::matmul`).
 
 pub mod device;
 pub mod kernel;
