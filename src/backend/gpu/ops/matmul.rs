@@ -726,4 +726,6 @@ impl Text {
 }
 
 #[cfg(test)]
+mod narrow_tests;
+#[cfg(test)]
 mod tests;

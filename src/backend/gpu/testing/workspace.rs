@@ -52,6 +52,12 @@ impl Run<'_> {
         Run { rows, outputs: rows + 1, tokens: &[], positions: &[], sampled: [0; 3], listed: &[] }
     }
 
+    /// A workspace that begins with `x` and then has so many canaries, after the steps.
+    pub fn over_floats(&self, gpu: &Gpu, steps: &[Step], x: &[f32], canaries: usize) -> Vec<f32> {
+        let words = x.iter().map(|x| x.to_bits()).chain(std::iter::repeat_n(CANARY, canaries)).collect();
+        self.over(gpu, steps, &Space(words)).into_iter().map(f32::from_bits).collect()
+    }
+
     /// The workspace after the steps.
     pub fn over(&self, gpu: &Gpu, steps: &[Step], space: &Space) -> Vec<u32> {
         let mut frame = vec![0; FRAME_CELLS];
