@@ -40,7 +40,7 @@ const FOR_THE_HOST: &str = "typ_p=1;";
 /// The largest difference of a logit, in units of the row's spread, where nothing is rounded.
 const EXACT: f64 = 1e-3;
 /// The same where the GPU may make halves of weights and activations, for its matrix instructions.
-const HALVES: f64 = 2e-2;
+const HALVES: f64 = 5e-3;
 /// The same where the CPU rounds activations to eight bits and the GPU does not.
 const ROUNDED: f64 = 0.25;
 /// What `ELIZA_GPU_RESTRICT` says where the device is taken as it is.
@@ -431,6 +431,11 @@ fn stages(kit: &mut Kit) {
             _ => ROUNDED,
         };
         kit.step("parity", &format!("matrices of {ty}"), |kit| kit.parity(&kit.model("tiny", ty)?, "f32", bound));
+        if matches!(ty, "f16" | "bf16") {
+            kit.step("parity", &format!("matrices of {ty} without matrix instructions"), |kit| {
+                kit.parity_on(("matrices=off", &[]), &kit.model("tiny", ty)?, "f32", EXACT)
+            });
+        }
     }
     for cache in CACHES {
         kit.step("parity", &format!("cache of {cache}"), |kit| {

@@ -31,6 +31,13 @@ pub struct Matrices {
     pub threads: u32,
 }
 
+impl Matrices {
+    /// The flags of kernels' texts.
+    pub fn flags(self) -> &'static [&'static str] {
+        if self.block == 8 { &["BLOCK_8"] } else { &[] }
+    }
+}
+
 /// The features that products by matrix instructions need.
 pub const MATRICES: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
@@ -67,45 +74,45 @@ pub enum Registers {
     Many,
 }
 
-/// Whether a device can be opened with them. A driver may list sizes of matrices that it does not offer, by which wgpu
-/// goes. Only with Vulkan: with Metal nobody ran them yet.
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
-fn has_matrices(adapter: &wgpu::Adapter) -> bool {
-    use ash::{khr, vk};
-    // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
-    let Some(adapter) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return false };
-    let told = adapter.physical_device_capabilities().supports_extension(khr::cooperative_matrix::NAME);
-    let Some(ask) = questions(&adapter).filter(|_| told) else { return false };
-    let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
-    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut matrices);
-    // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
-    // structures live until it returns.
-    unsafe { ask.get_physical_device_features2(adapter.raw_physical_device(), &mut features) };
-    matrices.cooperative_matrix == vk::TRUE
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
-fn has_matrices(_: &wgpu::Adapter) -> bool {
-    false
-}
-
 /// Whether the hardware has an instruction for the dot product of four signed bytes each, which the driver tells with
 /// Vulkan 1.3. With Metal and DX12 it is unknown, which counts as no.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 pub fn has_int8_dots(adapter: &wgpu::Adapter) -> bool {
     use ash::{khr, vk};
-    // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
-    let Some(adapter) = (unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }) else { return false };
-    let capabilities = adapter.physical_device_capabilities();
-    let told = capabilities.properties().api_version >= vk::API_VERSION_1_3
-        || capabilities.supports_extension(khr::shader_integer_dot_product::NAME);
-    let Some(ask) = questions(&adapter).filter(|_| told) else { return false };
-    let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
-    let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut dots);
-    // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
-    // structures live until it returns.
-    unsafe { ask.get_physical_device_properties2(adapter.raw_physical_device(), &mut properties) };
-    dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE
+    let has = asked(adapter, |adapter, ask| {
+        let capabilities = adapter.physical_device_capabilities();
+        let told = capabilities.properties().api_version >= vk::API_VERSION_1_3
+            || capabilities.supports_extension(khr::shader_integer_dot_product::NAME);
+        let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
+        let mut properties = vk::PhysicalDeviceProperties2::default();
+        if told {
+            properties = properties.push_next(&mut dots);
+        }
+        // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
+        // structures live until it returns.
+        unsafe { ask.get_physical_device_properties2(adapter.raw_physical_device(), &mut properties) };
+        dots.integer_dot_product4x8_bit_packed_signed_accelerated == vk::TRUE
+    });
+    has == Some(true)
+}
+
+/// Whether a device can be opened with matrix instructions. A driver may list sizes of matrices that it does not offer,
+/// by which wgpu goes. Only with Vulkan: with Metal nobody ran them yet.
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
+fn has_matrices(adapter: &wgpu::Adapter) -> bool {
+    use ash::{khr, vk};
+    let has = asked(adapter, |adapter, ask| {
+        let mut matrices = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+        let mut features = vk::PhysicalDeviceFeatures2::default();
+        if adapter.physical_device_capabilities().supports_extension(khr::cooperative_matrix::NAME) {
+            features = features.push_next(&mut matrices);
+        }
+        // SAFETY: the physical device belongs to this instance, which has the extension that the call is of, and both
+        // structures live until it returns.
+        unsafe { ask.get_physical_device_features2(adapter.raw_physical_device(), &mut features) };
+        matrices.cooperative_matrix == vk::TRUE
+    });
+    has == Some(true)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
@@ -113,13 +120,21 @@ pub fn has_int8_dots(_: &wgpu::Adapter) -> bool {
     false
 }
 
-/// What asks the driver about an adapter's properties, where its instance can.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
+fn has_matrices(_: &wgpu::Adapter) -> bool {
+    false
+}
+
+/// What an adapter says with what asks its driver; `None` without Vulkan, and where its instance cannot ask.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
-pub(super) fn questions(
-    adapter: &wgpu::hal::vulkan::Adapter,
-) -> Option<ash::khr::get_physical_device_properties2::Instance> {
+pub(super) fn asked<T>(
+    adapter: &wgpu::Adapter,
+    say: impl FnOnce(&wgpu::hal::vulkan::Adapter, &ash::khr::get_physical_device_properties2::Instance) -> T,
+) -> Option<T> {
     use ash::khr::get_physical_device_properties2 as properties;
+    // SAFETY: the guard is dropped at the end of this function, and nothing of the adapter is destroyed.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
     let instance = adapter.shared_instance();
     let can = instance.extensions().contains(&properties::NAME);
-    can.then(|| properties::Instance::new(instance.entry(), instance.raw_instance()))
+    can.then(|| say(&adapter, &properties::Instance::new(instance.entry(), instance.raw_instance())))
 }

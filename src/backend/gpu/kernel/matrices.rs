@@ -13,9 +13,10 @@ const THREADS: u32 = 64;
 /// # Errors
 /// [`Error::Device`] where the product is wrong, the driver refuses the kernel, or the device fails,
 /// [`Error::OutOfMemory`] for its buffer.
-pub fn multiply(device: &Device, Matrices { block, .. }: Matrices) -> Result<()> {
-    let flags: &[&str] = if block == 8 { &["BLOCK_8"] } else { &[] };
-    let text = compose(include_str!("../shaders/matrices.wgsl"), flags, &[("THREADS", THREADS), ("BLOCK", block)])?;
+pub fn multiply(device: &Device, matrices: Matrices) -> Result<()> {
+    let block = matrices.block;
+    let text =
+        compose(include_str!("../shaders/matrices.wgsl"), matrices.flags(), &[("THREADS", THREADS), ("BLOCK", block)])?;
     #[cfg(test)]
     super::translation::check("matrices", &text);
     let n = block as usize;

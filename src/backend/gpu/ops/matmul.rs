@@ -11,15 +11,14 @@
 //! rows is no multiple of 4 also writes the columns up to the next multiple.
 
 use super::activation::{activation_flags, curve};
-use super::halves;
-use super::int8::{self, Quantized};
+use super::narrow::{Narrow, Wide};
 use super::rows::{self, PartColumns, RowSpan, fold, quads};
 use crate::backend::gpu::device::{Matrices, Registers};
 use crate::backend::gpu::kernel::dispatch::{
     BufferRef, FRAME_CONSTANTS, FRAME_LISTED, FRAME_N_LISTED, GroupCount, Step,
 };
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
-use crate::backend::gpu::weights::layout::{BLOCK_GROUPS, Format, GROUP, Layout, QUADS, TILE, WORDS};
+use crate::backend::gpu::weights::layout::{BLOCK_GROUPS, GROUP, Layout, QUADS, TILE, WORDS};
 use crate::backend::gpu::weights::matrix::{Matrix, Slice, Vector};
 use crate::graph::{Activation, Index, Rows};
 use crate::{Error, Result};
@@ -66,41 +65,6 @@ pub struct Input<'a> {
     pub norm: Option<Norm<'a>>,
     /// What products of many rows make of the rows first, and the byte offset of room of [`Narrow::bytes`] for that.
     pub narrow: Option<(Narrow, u64)>,
-}
-
-/// What products of many rows make of their input's rows first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Narrow {
-    /// Bytes with scales, for integer dot products: [`int8`].
-    Bytes,
-    /// Halves, for matrix instructions: [`halves`].
-    Halves,
-}
-
-impl Narrow {
-    /// What this device makes of the rows of products of up to `max_rows` rows with matrices of this format.
-    pub fn of(gpu: &Gpu, format: &Format, max_rows: usize) -> Option<Narrow> {
-        let has = [(Narrow::Halves, gpu.caps.matrices.is_some()), (Narrow::Bytes, gpu.caps.int8_dots)];
-        let best = has.into_iter().find(|(_, has)| *has).map(|(narrow, _)| narrow);
-        best.filter(|narrow| max_rows > VECTOR_ROWS && narrow.suits(format))
-    }
-
-    /// Whether such rows are multiplied with matrices of this format: bytes with weights that are integers, halves with
-    /// all but those of 32 bits, which are used as they are.
-    fn suits(self, format: &Format) -> bool {
-        match self {
-            Narrow::Bytes => format.scales > 0,
-            Narrow::Halves => format.flag != "F32",
-        }
-    }
-
-    /// Bytes that `max_rows` rows of `width` values take in the workspace.
-    pub fn bytes(self, width: usize, max_rows: usize) -> usize {
-        match self {
-            Narrow::Bytes => int8::bytes(width, max_rows),
-            Narrow::Halves => halves::bytes(width, max_rows),
-        }
-    }
 }
 
 /// `x / sqrt(mean(x²) + eps) · weight`
@@ -347,10 +311,7 @@ pub fn gated(gpu: &Gpu, g: &Gated<'_>) -> Result<Vec<Step>> {
 /// The step that makes a product's input narrow, where it is to be.
 fn narrowed(gpu: &Gpu, input: &Input<'_>, rows: Rows, max_rows: usize) -> Result<Vec<Step>> {
     let Input { x, width, narrow, .. } = *input;
-    let step = |(narrow, room)| match narrow {
-        Narrow::Bytes => int8::quantize(gpu, Quantized { x, width, room }, rows, max_rows),
-        Narrow::Halves => halves::halve(gpu, x, width, room, rows, max_rows),
-    };
+    let step = |(narrow, room): (Narrow, u64)| narrow.step(gpu, &Wide { x, width, room, rows, max_rows });
     Ok(narrow.map(step).transpose()?.into_iter().collect())
 }
 
@@ -538,10 +499,11 @@ impl Product<'_> {
 
     fn halves_tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words, room: u64) -> Result<Step> {
         let none = || Error::Internal("Products by matrix instructions that the device does not have".into());
-        let Matrices { block, threads } = gpu.caps.matrices.ok_or_else(none)?;
+        let matrices = gpu.caps.matrices.ok_or_else(none)?;
+        let Matrices { block, threads } = matrices;
         let rows_in = 4 * block as usize;
         let rows_out = rows_in / if self.second.is_some() { 2 } else { 1 };
-        text.flags.extend((block == 8).then_some("BLOCK_8"));
+        text.flags.extend(matrices.flags());
         text.constant("BLOCK", block as usize);
         text.constant("ROWS_OUT", rows_out);
         text.constant("STEP", 2);

@@ -4,11 +4,10 @@
 pub mod activation;
 pub mod attention;
 pub mod experts;
-pub mod halves;
-pub mod int8;
 pub mod kv_cache;
 pub mod kv_transfer;
 pub mod matmul;
+pub mod narrow;
 pub mod qkv;
 pub mod rows;
 pub mod states;

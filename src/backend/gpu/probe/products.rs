@@ -10,8 +10,9 @@ use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
 use crate::backend::gpu::kernel::dispatch::{FRAME_LISTED, FRAME_N_LISTED, FRAME_ROWS, Step};
 use crate::backend::gpu::ops::matmul::{
-    self, Added, Embed, Gated, Heads, Input, MatMul, Narrow, Norm, Spread, Term, VECTOR_ROWS,
+    self, Added, Embed, Gated, Heads, Input, MatMul, Norm, Spread, Term, VECTOR_ROWS,
 };
+use crate::backend::gpu::ops::narrow::Narrow;
 use crate::backend::gpu::ops::rows::RowSpan;
 use crate::backend::gpu::weights::layout::GROUP;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Vector};

@@ -5,7 +5,7 @@
 
 use crate::Result;
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::ops::matmul::Narrow;
+use crate::backend::gpu::ops::narrow::Narrow;
 use crate::backend::gpu::weights::layout::GROUP;
 use crate::backend::gpu::weights::matrix::{Loader, Matrix, Stored};
 use crate::graph::Activation;

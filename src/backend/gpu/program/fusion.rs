@@ -12,7 +12,8 @@
 
 use crate::backend::Work;
 use crate::backend::gpu::kernel::Gpu;
-use crate::backend::gpu::ops::matmul::Narrow;
+use crate::backend::gpu::ops::matmul::VECTOR_ROWS;
+use crate::backend::gpu::ops::narrow::Narrow;
 use crate::backend::gpu::weights::layout::Layout;
 use crate::graph::{Node, NodeId, Op, WeightId};
 use std::collections::{HashMap, HashSet};
@@ -129,10 +130,10 @@ impl<'a> View<'a> {
 
     /// What a product makes of its rows first, and the bytes of that.
     fn narrow(&self, gpu: &Gpu, node: &Node) -> Option<(Narrow, usize)> {
-        let rows = self.work.max_rows(node.rows);
+        let rows = Some(self.work.max_rows(node.rows)).filter(|&rows| rows > VECTOR_ROWS)?;
         let of = |id: WeightId| {
             let spec = &self.work.specs[id.0 as usize];
-            Layout::new(spec.ty, spec.n_in).ok().and_then(|layout| Narrow::of(gpu, layout.format, rows))
+            Layout::new(spec.ty, spec.n_in).ok().and_then(|layout| Narrow::of(gpu, layout.format))
         };
         let narrow = match &node.op {
             // A product of one column has a kernel of its own.

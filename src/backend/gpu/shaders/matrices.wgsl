@@ -6,15 +6,7 @@ const COUNT: u32 = BLOCK * BLOCK;
 // Subgroups that a workgroup may have: each leaves its result in a place of its own.
 const PLACES: u32 = THREADS / 4u;
 
-//#if BLOCK_8
-alias Left = coop_mat8x8<f16, A>;
-alias Right = coop_mat8x8<f16, B>;
-alias Sums = coop_mat8x8<f32, C>;
-//#else
-alias Left = coop_mat16x16<f16, A>;
-alias Right = coop_mat16x16<f16, B>;
-alias Sums = coop_mat16x16<f32, C>;
-//#endif
+//#include blocks
 
 // The left matrix by rows, the right one by columns, then the result by rows.
 @group(0) @binding(0) var<storage, read_write> numbers: array<f32>;

@@ -2,6 +2,7 @@
 
 /// Every text, by its path without the ending. Those that others include are found here.
 pub const TEXTS: &[(&str, &str)] = &[
+    ("blocks", include_str!("blocks.wgsl")),
     ("matrices", include_str!("matrices.wgsl")),
     ("ops/activate", include_str!("ops/activate.wgsl")),
     ("ops/attention", include_str!("ops/attention.wgsl")),
@@ -29,6 +30,8 @@ pub const TEXTS: &[(&str, &str)] = &[
     ("ops/matmul_int8", include_str!("ops/matmul_int8.wgsl")),
     ("ops/matvec", include_str!("ops/matvec.wgsl")),
     ("ops/mix", include_str!("ops/mix.wgsl")),
+    ("ops/narrow", include_str!("ops/narrow.wgsl")),
+    ("ops/near_half", include_str!("ops/near_half.wgsl")),
     ("ops/norm", include_str!("ops/norm.wgsl")),
     ("ops/prepare", include_str!("ops/prepare.wgsl")),
     ("ops/qkv", include_str!("ops/qkv.wgsl")),

@@ -660,7 +660,7 @@ fn texts_for_the_lab() {
                 MatMul { max_rows: 64, ..m },
             ];
             products.iter().for_each(|product| drop(matmul(gpu, product).unwrap()));
-            if let Some(narrow) = Narrow::of(gpu, matrix.layout.format, 512) {
+            if let Some(narrow) = Narrow::of(gpu, matrix.layout.format) {
                 for max_rows in [16, 512] {
                     matmul(gpu, &MatMul { input: made(narrow), max_rows, ..m }).unwrap();
                     gated(gpu, &Gated { input: made(narrow), max_rows, ..g }).unwrap();

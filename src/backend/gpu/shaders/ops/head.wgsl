@@ -67,14 +67,12 @@ fn quantized(t: u32, x: vec4<f32>) -> vec2<u32> {
 //#endif
 
 //#if F16
-// Rounded here to what f16 holds, to nearest even: the language leaves the direction to the driver. A number beyond
-// the range becomes the largest finite one; NaN stays.
+//#include ops/near_half
+
+// A number beyond the range becomes the largest finite one; NaN stays.
 fn halves(x: vec4<f32>) -> vec2<u32> {
-    let bits = bitcast<vec4<u32>>(x);
-    let near = (bits + vec4<u32>(0xfffu) + ((bits >> vec4<u32>(13u)) & vec4<u32>(1u))) & vec4<u32>(0xffffe000u);
-    let finite = clamp(bitcast<vec4<f32>>(near), vec4<f32>(-65504.0), vec4<f32>(65504.0));
-    let nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
-    let y = select(finite, x, nan);
+    let finite = clamp(near_half(x), vec4<f32>(-65504.0), vec4<f32>(65504.0));
+    let y = select(finite, x, is_nan(x));
     return vec2<u32>(pack2x16float(y.xy), pack2x16float(y.zw));
 }
 //#endif

@@ -17,15 +17,7 @@ const COLUMNS: u32 = STEP * 32u;
 // With eight more, rows of a block are not in the same banks.
 const STRIDE: u32 = COLUMNS + 8u;
 
-//#if BLOCK_8
-alias Left = coop_mat8x8<f16, A>;
-alias Right = coop_mat8x8<f16, B>;
-alias Sums = coop_mat8x8<f32, C>;
-//#else
-alias Left = coop_mat16x16<f16, A>;
-alias Right = coop_mat16x16<f16, B>;
-alias Sums = coop_mat16x16<f32, C>;
-//#endif
+//#include blocks
 
 var<workgroup> w_tile: array<f16, ROWS * STRIDE>;
 var<workgroup> x_tile: array<f16, ROWS * STRIDE>;

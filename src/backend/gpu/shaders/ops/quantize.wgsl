@@ -1,23 +1,7 @@
 // Quantises batch rows for `matmul_int8.wgsl`: a thread has 32 values of a row.
 
 //#include ops/int8
-
-struct Params {
-    // Where the rows begin and their width, in vec4s; where those that are written begin, and how many there is room for.
-    x: u32,
-    x_stride: u32,
-    dst: u32,
-    dst_stride: u32,
-    // Vec4s and groups of a row, the frame's word that counts the rows, and workgroups of the first of two folded dimensions.
-    x_quads: u32,
-    groups: u32,
-    count_at: u32,
-    fold: u32,
-}
-
-@group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
-@group(0) @binding(1) var<storage, read> frame: array<u32>;
-@group(0) @binding(2) var<uniform> params: Params;
+//#include ops/narrow
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -30,9 +14,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     var values: array<vec4<f32>, 8>;
     var size = vec4<f32>(0.0);
     for (var i = 0u; i < 8u; i++) {
-        let quad = group * 8u + i;
-        // After the end of a row are zeros.
-        values[i] = select(vec4<f32>(0.0), ws[first + min(quad, params.x_quads - 1u)], quad < params.x_quads);
+        values[i] = wide(first, group * 8u + i);
         size = max(size, abs(values[i]));
     }
     let most = max(max(size.x, size.y), max(size.z, size.w));
