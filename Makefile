@@ -200,7 +200,7 @@ gpu-variants:
 
 # The software driver of most systems has no matrix instructions: a newer one is unpacked, with its C library.
 gpu-matrices:
-	$(call section,"products by matrix instructions")
+	$(call section,"prompts by matrix instructions")
 	@python3 tools/gpu_lab.py matrices
 
 # Needs the source package of compushady (pip), which has DXC inside.

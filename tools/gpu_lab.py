@@ -4,7 +4,7 @@
     gpu_lab.py texts                      writes the shaders of the fixture models and of usual products into target/gpu-lab
     gpu_lab.py report [DEVICE...]         compiles them with the drivers of these devices (all), and prints what came of it
     gpu_lab.py report --before FILE       prints the rows that differ from a report's figures (target/gpu-lab/figures.tsv, kept)
-    gpu_lab.py matrices                   tests products by matrix instructions on a software driver that has them
+    gpu_lab.py matrices                   tests what is done by matrix instructions on a software driver that has them
     gpu_lab.py check                      as report; fails where a driver refuses a text or spills more than is allowed
 
 The compilers are Mesa's: ACO (AMD), NAK (NVIDIA), ir3 (Adreno), Bifrost and Valhall (Mali). They run without hardware; packages that
@@ -29,7 +29,7 @@ LAB = ROOT / "target" / "gpu-lab"
 # Texts for most GPUs, and for those whose threads have fewer registers, by what makes them.
 TEXTS = {LAB / "texts": "dots=on", LAB / "texts-medium": "dots=on,registers=medium", LAB / "texts-few": "registers=few"}
 MANY, MEDIUM, FEW = TEXTS
-# Products by matrix instructions: no driver here asks for them, so only the usual products are written.
+# What is done by matrix instructions: no driver here asks for them, so only usual products and attentions are written.
 MATRICES = {LAB / "texts-matrices": "dots=on,matrices=16"}
 ROOTS = LAB / "roots"
 FIGURES = LAB / "figures.tsv"
@@ -244,7 +244,7 @@ class Text:
     def label(self) -> str:
         """A name for the eyes: what distinguishes kernels of one source, without what is always there."""
         plain = [flag for flag in self.flags if flag not in UNSAID]
-        names = ["COLUMNS", "K_LANES", "OUT_TILES", "SIDES", "ROWS_IN", "ROWS_OUT", "DK4", "DV4", "PACK", "PACKS", "THREADS"]
+        names = ["COLUMNS", "K_LANES", "OUT_TILES", "SIDES", "ROWS_IN", "ROWS_OUT", "DK4", "DV4", "LINES", "PACK", "PACKS", "THREADS"]
         numbers = [f"{name.lower()} {self.constants[name]}" for name in names if name in self.constants]
         return " ".join([self.kernel, *plain, *numbers])
 
@@ -299,7 +299,7 @@ class Work:
         for text in instructions:
             name = text.split()[0]
             wide = {"b128": 4, "x4": 4, "b96": 3, "x3": 3, "b64": 2, "x2": 2}
-            words = next((n for ending, n in wide.items() if name.endswith(ending)), 1)
+            words = next((n for ending, n in wide.items() if name.endswith(ending)), 1) * (2 if "2addr" in name else 1)
             if name.startswith("v_wmma"):
                 work.arithmetic += WMMA
             elif name.startswith("v_"):
@@ -401,6 +401,39 @@ def prompt_row(text: Text, device: str, figures: dict[str, float]) -> str:
     return f"| {text.label()} | {share} | {', '.join(cells)} | {figures['Subgroups per SIMD'] / 2:.0f} |"
 
 
+def attention_halves_row(text: Text, device: str, figures: dict[str, float]) -> str:
+    """A row of the table of attention by matrix instructions: a step over cells that all rows see."""
+    assembly = (LAB / "assembly" / device / f"{text.path.stem}.Assembly.txt").read_text()
+    blocks, constants = blocks_of(assembly), text.constants
+
+    def matrices(first: int, last: int) -> int:
+        return sum(t.startswith("v_wmma") for _, block in blocks[first : last + 1] for t in block)
+
+    loops = loops_of(blocks)
+    most = max(matrices(*loop) for loop in loops)
+    step = min((loop for loop in loops if matrices(*loop) == most), key=lambda loop: loop[1] - loop[0])
+    within = [loop for loop in loops if loop != step and step[0] <= loop[0] and loop[1] <= step[1]]
+    looped = {i for first, last in within for i in range(first, last + 1)}
+    # Where not all rows see all, each cell is looked at: the other part of a branch that all threads take alike.
+    names = [name for name, _ in blocks]
+    for i in range(step[0], step[1] + 1):
+        branch = re.match(r"s_cbranch_scc\d (BB\d+)", " ".join(blocks[i][1][-1:]))
+        other = names.index(branch.group(1)) if branch else 0
+        around = re.match(r"s_branch (BB\d+)", " ".join(blocks[other - 1][1][-1:])) if other > i and i not in looped else None
+        if around and any(t.startswith("buffer_load") for _, block in blocks[other : names.index(around.group(1))] for t in block):
+            looped |= set(range(other, names.index(around.group(1))))
+    work = Work.of(t for i in range(step[0], step[1] + 1) if i not in looped for t in blocks[i][1])
+    for first, last in within:
+        loop = Work.of(t for _, block in blocks[first : last + 1] for t in block)
+        if loop.bytes:  # Keys or values; the others bring sums to another power of two, which is rare.
+            work.plus(loop, 2 * constants["SIDE"] * constants["DK4"] / constants["THREADS"])
+    peak = most * WMMA / 2
+    parts = [work.arithmetic / 2, work.loads, work.shared]
+    cells = [f"{100 * peak / part:.0f}" for part in parts]
+    share = f"{100 * peak / max(parts):.0f}"
+    return f"| {text.label()} | {share} | {', '.join(cells)} | {figures['Subgroups per SIMD'] / 2:.0f} |"
+
+
 def attention_row(text: Text, device: str) -> str:
     """A row of the table of attentions: the loop whose arithmetic is the largest share of its own loads' time."""
     assembly = (LAB / "assembly" / device / f"{text.path.stem}.Assembly.txt").read_text()
@@ -477,7 +510,7 @@ def report(devices: list[str], before: Path | None) -> int:
         texts = [text for text in texts if text.kernel != "matmul_int8" or device not in NO_DOTS]
         if device in WITH_MATRICES:
             own = [text for folder in MATRICES for text in all_texts[folder]]
-            texts += [text for text in own if text.kernel in ("halve", "matmul_halves")]
+            texts += [text for text in own if text.kernel in ("halve", "matmul_halves", "attention_halves")]
         try:
             figures, refused = compiled(device, [text.path for text in texts])
         except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
@@ -507,6 +540,10 @@ def report(devices: list[str], before: Path | None) -> int:
             print("(halves: of matrix instructions; int8: of dot products; else of f32 without dual issue)")
             print("| kernel | of the peak | were there only arithmetic, loads, workgroup memory | waves a SIMD |\n|---|---|---|---|")
             rows = {prompt_row(text, device, figures[text.path.stem]) for text in texts if text.is_prompt_product()}
+            print("\n".join(sorted(rows)))
+            print("\nattention by matrix instructions, as above")
+            print("| kernel | of the peak | were there only arithmetic, loads, workgroup memory | waves a SIMD |\n|---|---|---|---|")
+            rows = {attention_halves_row(text, device, figures[text.path.stem]) for text in texts if text.kernel == "attention_halves"}
             print("\n".join(sorted(rows)))
             print("\nattention: the worst loop, % of its loads' time in memory\n| kernel | arithmetic, loads |\n|---|---|")
             rows = {attention_row(text, device) for text in texts if text.kernel == "attention"}

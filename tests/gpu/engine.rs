@@ -485,15 +485,15 @@ fn asking_for_a_gpu_that_is_not_there_says_which_are() {
 
 /// An engine with all layers on this device.
 fn engine_on(device: &Arc<Gpu>, path: &Path) -> Engine {
-    engine_over(std::slice::from_ref(device), path, &Placement::layers(-1))
+    engine_over(std::slice::from_ref(device), path, &Placement::layers(-1), KvType::F32)
 }
 
 /// An engine placed on these devices and the CPU.
-pub fn engine_over(devices: &[Arc<Gpu>], path: &Path, placement: &Placement) -> Engine {
+pub fn engine_over(devices: &[Arc<Gpu>], path: &Path, placement: &Placement, kv_type: KvType) -> Engine {
     let gpus = devices.iter().map(|gpu| Arc::new(GpuBackend::on(gpu.clone())) as Arc<dyn Backend>);
     let backends = [Arc::new(CpuBackend::new()) as Arc<dyn Backend>].into_iter().chain(gpus).collect();
     let model = Model::load(File::open(path).unwrap(), backends, placement, 1, None).unwrap();
-    let options = EngineOptions { kv_type: KvType::F32, threads: 1, slots: 1, ..EngineOptions::default() };
+    let options = EngineOptions { kv_type, threads: 1, slots: 1, ..EngineOptions::default() };
     Engine::new(Arc::new(model), &options).unwrap()
 }
 
@@ -506,7 +506,8 @@ pub fn device(restrictions: &str) -> Arc<Gpu> {
 #[test]
 fn prompts_by_integer_dot_products_are_as_near_as_the_cpus() {
     if has_gpu() {
-        prompts_are_as_near_as_the_cpus(&device("dots=on,matrices=off"), ["quantize", "matmul_int8"]);
+        let dots = device("dots=on,matrices=off");
+        prompts_are_as_near_as_the_cpus(&dots, KvType::F32, &["quantize", "matmul_int8"]);
     }
 }
 
@@ -517,15 +518,16 @@ fn prompts_by_matrix_instructions_are_as_near_as_the_cpus() {
     }
     let gpu = device("");
     match gpu.caps.matrices {
-        Some(_) => prompts_are_as_near_as_the_cpus(&gpu, ["halve", "matmul_halves"]),
+        Some(_) => prompts_are_as_near_as_the_cpus(&gpu, KvType::F16, &["halve", "matmul_halves", "attention_halves"]),
         None => println!("skipped: {} has no matrix instructions", gpu.info.name),
     }
 }
 
-fn prompts_are_as_near_as_the_cpus(gpu: &Arc<Gpu>, names: [&str; 2]) {
+fn prompts_are_as_near_as_the_cpus(gpu: &Arc<Gpu>, kv_type: KvType, names: &[&str]) {
     for (kind, weights) in [(Kind::Llama, Weights::Q8_0), (Kind::Gemma3, Weights::Q4_K)] {
-        let judge = Judge::new(kind, weights, KvType::F32, tokens(220, "bytes"));
-        let mut engine = engine_on(gpu, &fixture(kind, weights));
+        let judge = Judge::new(kind, weights, kv_type, tokens(220, "bytes"));
+        let (devices, all) = (std::slice::from_ref(gpu), Placement::layers(-1));
+        let mut engine = engine_over(devices, &fixture(kind, weights), &all, kv_type);
         let slot = engine.take_slot(0).unwrap();
         let rows = prefill_and_decode(&mut engine, slot, &judge.tokens, 36, 4);
         judge.check("prompt 36 + 4", 35..40, &rows);
@@ -534,7 +536,7 @@ fn prompts_are_as_near_as_the_cpus(gpu: &Arc<Gpu>, names: [&str; 2]) {
     }
     let kernels = gpu.texts();
     for name in names {
-        assert!(kernels.iter().any(|(kernel, _)| *kernel == name), "{name}");
+        assert!(kernels.iter().any(|(kernel, _)| kernel == name), "{name}");
     }
 }
 

@@ -31,7 +31,7 @@ fn every_split_gives_the_results_of_the_model() {
         let path = fixture(kind, Weights::F32);
         let judge = Judge::of_single_precision("two devices", &path, KvType::F32, tokens(40, "two devices"));
         let placement = Placement { tensor_split: split.parse().unwrap(), ..Placement::layers(gpu_layers) };
-        let mut engine = engine_over(&devices, &path, &placement);
+        let mut engine = engine_over(&devices, &path, &placement, KvType::F32);
         let outline = engine.model().outline();
         let layers = [0, 1, 2].map(|device| outline.layers_of(device).len());
         assert!(layers[1] > 0 && layers[2] > 0, "{kind:?} by {split}: {layers:?}");

@@ -18,7 +18,7 @@ pub struct Caps {
     /// Products of many rows are computed by dot products of four signed bytes each: they are an instruction of the
     /// hardware, and threads have registers for their tiles.
     pub int8_dots: bool,
-    /// Products of many rows are computed by matrix instructions.
+    /// Products and attention of many rows are computed by matrix instructions.
     pub matrices: Option<Matrices>,
 }
 
@@ -29,6 +29,8 @@ pub struct Matrices {
     pub block: u32,
     /// Threads of four subgroups of the largest size that the device may choose.
     pub threads: u32,
+    /// Bytes of workgroup memory.
+    pub memory: u32,
 }
 
 impl Matrices {
@@ -38,10 +40,10 @@ impl Matrices {
     }
 }
 
-/// The features that products by matrix instructions need.
+/// The features that matrix instructions need.
 pub const MATRICES: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
-/// Bytes of workgroup memory that they need.
+/// Bytes of workgroup memory that products by them need.
 const MATRIX_MEMORY: u32 = 32 << 10;
 
 /// The matrix instructions of an adapter that the kernels can use within these limits.
@@ -56,11 +58,12 @@ pub fn matrices(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> Option<Matric
         known.iter().any(fits)
     };
     let threads = 4 * info.subgroup_max_size;
+    let memory = limits.max_compute_workgroup_storage_size;
     let usable = adapter.features().contains(MATRICES)
         && has_matrices(adapter)
-        && limits.max_compute_workgroup_storage_size >= MATRIX_MEMORY
+        && memory >= MATRIX_MEMORY
         && limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x) >= threads;
-    [16, 8].into_iter().find(has).filter(|_| usable).map(|block| Matrices { block, threads })
+    [16, 8].into_iter().find(has).filter(|_| usable).map(|block| Matrices { block, threads, memory })
 }
 
 /// How many registers a thread has.

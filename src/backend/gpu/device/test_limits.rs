@@ -9,6 +9,9 @@ use super::caps::{Matrices, Registers};
 use crate::backend::memory::parse_bytes;
 use crate::{Error, Result};
 
+/// Those of most GPUs.
+const MATRICES: Matrices = Matrices { block: 16, threads: 256, memory: 48 << 10 };
+
 /// The artificial limits; `None` keeps the adapter's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TestLimits {
@@ -22,7 +25,7 @@ pub struct TestLimits {
     pub registers: Option<Registers>,
     /// Whether products of many rows are computed by dot products of bytes; `None` where the hardware has them.
     pub int8_dots: Option<bool>,
-    /// The matrix instructions by which products of many rows are computed; `None` for those that the device has.
+    /// The matrix instructions by which many rows are computed; `None` for those that the device has.
     pub matrices: Option<Option<Matrices>>,
     /// Compile shaders with bounds checks.
     pub checked: bool,
@@ -57,7 +60,7 @@ impl TestLimits {
                 ("dots", "on") => all.int8_dots = Some(true),
                 ("dots", "off") => all.int8_dots = Some(false),
                 ("matrices", "off") => all.matrices = Some(None),
-                ("matrices", "16") => all.matrices = Some(Some(Matrices { block: 16, threads: 256 })),
+                ("matrices", "16") => all.matrices = Some(Some(MATRICES)),
                 ("checked", "on") => all.checked = true,
                 ("twins", "on") => all.twins = true,
                 _ => return Err(bad()),
@@ -94,7 +97,7 @@ mod tests {
         assert!(TestLimits::parse("twins=on").unwrap().twins && !all.twins);
         let matrices = |text| TestLimits::parse(text).unwrap().matrices;
         assert_eq!((all.matrices, matrices("matrices=off")), (None, Some(None)));
-        assert_eq!(matrices("matrices=16"), Some(Some(Matrices { block: 16, threads: 256 })));
+        assert_eq!(matrices("matrices=16"), Some(Some(MATRICES)));
         assert_eq!(TestLimits::parse("").unwrap(), TestLimits::default());
         for bad in [
             "binding",

@@ -8,6 +8,9 @@
 //! many splits there are is a word of the frame: [`splits`] chooses, so that short batches over long contexts still
 //! fill the device.
 //!
+//! Where the device has matrix instructions, attention of many rows over a cache of halves or bytes makes its scores
+//! and sums by them. Queries and weights are rounded to f16 for that (11 significant bits); scores and sums are f32.
+//!
 //! Before it queries and keys are normalised and rotated, and keys and values go to their cells ([`super::qkv`]): in a
 //! dispatch before attention, or, for one row, by attention itself. There every workgroup prepares the queries that it
 //! takes, and the one whose split has the new cell writes it.
@@ -17,13 +20,15 @@
 //! they hold. A row that sees nothing yields zeros.
 
 use super::kv_cache::{BLOCK, KvLayout};
+use super::matmul::VECTOR_ROWS;
 use super::qkv::{self, Preparation};
 use super::rows::RowSpan;
 use crate::backend::TREE;
-use crate::backend::gpu::device::Registers;
+use crate::backend::gpu::device::{Matrices, Registers};
 use crate::backend::gpu::kernel::dispatch::{BufferRef, FRAME_CONSTANTS, GroupCount, Step};
 use crate::backend::gpu::kernel::{Binding, Gpu, compose};
 use crate::graph::{AttentionSpec, Rows, Temperature};
+use crate::quant::TensorType;
 use crate::{Error, Result};
 use std::f32::consts::LOG2_E;
 
@@ -53,6 +58,15 @@ pub fn splits(rows: usize, n_kv: usize) -> (u32, u32) {
 /// Bytes of [`BufferRef::Partials`] for a layer of this shape.
 pub fn partial_bytes(n_head: usize, head_dim_v: usize) -> u64 {
     (MAX_PARTS * n_head * (head_dim_v / 4 + 1) * 16) as u64
+}
+
+/// A kernel of attention: what it is made of, and the query vectors of a workgroup.
+struct Kernel {
+    name: &'static str,
+    text: &'static str,
+    flags: Vec<&'static str>,
+    constants: Vec<(&'static str, u32)>,
+    vectors: usize,
 }
 
 /// How a workgroup's threads share the work on a tile; the names are those of `shaders/ops/attention.wgsl`.
@@ -108,10 +122,10 @@ impl Tile {
         16 * self.query_words + 4 * vectors * (BLOCK + self.shares + 1) + 12
     }
 
-    fn constants(&self) -> Vec<(&'static str, u32)> {
+    fn kernel(&self) -> Kernel {
         let lanes = BLOCK / self.cells;
         let pack_lanes = self.threads / lanes;
-        [
+        let constants = [
             ("THREADS", self.threads),
             ("PACK", self.pack),
             ("PACKS", self.packs),
@@ -126,9 +140,75 @@ impl Tile {
             ("K_AHEAD", self.ahead.0),
             ("V_AHEAD", self.ahead.1),
             ("QUERY_WORDS", self.query_words),
-        ]
-        .map(|(name, n)| (name, n as u32))
-        .to_vec()
+        ];
+        Kernel {
+            name: "attention",
+            text: include_str!("../shaders/ops/attention.wgsl"),
+            flags: Vec::from_iter((self.pack > 1).then_some("PACKED")),
+            constants: constants.map(|(name, n)| (name, n as u32)).to_vec(),
+            vectors: self.pack * self.packs,
+        }
+    }
+}
+
+/// How a workgroup takes a tile by matrix instructions; the names are those of `shaders/ops/attention_halves.wgsl`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Blocks {
+    matrices: Matrices,
+    /// Blocks of vectors of a subgroup.
+    lines: usize,
+    /// Threads that share a vector.
+    shares: usize,
+}
+
+impl Blocks {
+    /// The largest tile that `vectors` query vectors fill and workgroup memory holds; `None` where halves or blocks do
+    /// not suit the cache.
+    fn new(matrices: Matrices, layout: &KvLayout, vectors: usize) -> Option<Blocks> {
+        let side = matrices.block as usize;
+        let suits = layout.types.k != TensorType::F32
+            && layout.types.v != TensorType::F32
+            && layout.head_dim_k.is_multiple_of(side)
+            && layout.head_dim_v.is_multiple_of(2 * side);
+        let of = |lines: usize| {
+            let shares = (matrices.threads as usize / (2 * lines * side)).min(2 * side);
+            Blocks { matrices, lines, shares }
+        };
+        let fits = |blocks: &Blocks| {
+            blocks.shares > 0
+                && blocks.memory(layout) <= matrices.memory as usize
+                && (blocks.lines == 1 || blocks.vectors() <= vectors)
+        };
+        [2, 1].map(of).into_iter().find(fits).filter(|_| suits)
+    }
+
+    fn vectors(&self) -> usize {
+        2 * self.lines * self.matrices.block as usize
+    }
+
+    /// Bytes of workgroup memory.
+    fn memory(&self, layout: &KvLayout) -> usize {
+        let (vectors, cells) = (self.vectors(), 2 * self.matrices.block as usize);
+        let (k, v) = (layout.head_dim_k + 8, layout.head_dim_v);
+        let halves = vectors * k + (cells * k).max(v * (cells + 8)) + vectors * (cells + 8);
+        let numbers = (vectors + vectors / 2) * (cells + 4) + vectors * (self.shares + 1) + 8;
+        2 * halves + 4 * numbers
+    }
+
+    fn kernel(&self) -> Kernel {
+        let Matrices { block, threads, .. } = self.matrices;
+        Kernel {
+            name: "attention_halves",
+            text: include_str!("../shaders/ops/attention_halves.wgsl"),
+            flags: [&["WHOLE"], self.matrices.flags()].concat(),
+            constants: vec![
+                ("THREADS", threads),
+                ("SIDE", block),
+                ("LINES", self.lines as u32),
+                ("SHARES", self.shares as u32),
+            ],
+            vectors: self.vectors(),
+        }
     }
 }
 
@@ -201,7 +281,11 @@ pub fn attend(
     let Queries { q, out, rows, max_rows, ref sinks } = *queries;
     let group = spec.n_head / spec.n_head_kv;
     let (quads_k, quads_v) = (layout.head_dim_k / 4, layout.head_dim_v / 4);
-    let tile = tile(gpu, spec, max_rows)?;
+    let blocks = gpu.caps.matrices.filter(|_| max_rows > VECTOR_ROWS);
+    let kernel = match blocks.and_then(|matrices| Blocks::new(matrices, layout, group * max_rows)) {
+        Some(blocks) => blocks.kernel(),
+        None => tile(gpu, spec, max_rows)?.kernel(),
+    };
     let (keys, values) = (BufferRef::Keys(spec.layer), BufferRef::Values(spec.layer));
     let mut buffers = vec![BufferRef::Workspace, BufferRef::Params, layout.frame(), keys, values, BufferRef::Partials];
     buffers.extend(sinks.clone());
@@ -209,7 +293,7 @@ pub fn attend(
     let mut flags = layout.flags();
     flags.extend(part.iter().flat_map(|part| &part.flags));
     flags.extend(part.as_ref().map(|_| "PREPARES"));
-    flags.extend((tile.pack > 1).then_some("PACKED"));
+    flags.extend(kernel.flags);
     flags.extend(spec.softcap.map(|_| "SOFTCAP"));
     flags.extend(spec.temperature.map(|_| "TEMPERATURE"));
     flags.extend(spec.bidirectional.then_some("BIDIRECTIONAL"));
@@ -219,12 +303,12 @@ pub fn attend(
     flags.extend(sinks.as_ref().map(|_| "SINKS"));
     let mut constants = layout.constants();
     constants.extend(FRAME_CONSTANTS);
-    constants.extend(tile.constants());
+    constants.extend(kernel.constants);
     constants.extend([("GROUP", group as u32), ("TREE", TREE)]);
     let cells = if flags.contains(&"KEYS") { Binding::Write } else { Binding::Read };
     let mut bindings = vec![Binding::Write, Binding::Uniform, Binding::Read, cells, cells, Binding::Write];
     bindings.extend(sinks.as_ref().map(|_| Binding::Read));
-    let mut text = include_str!("../shaders/ops/attention.wgsl").to_string();
+    let mut text = kernel.text.to_string();
     let mut numbers = [0; 6];
     if let Some(part) = part {
         constants.extend(part.constants);
@@ -250,7 +334,7 @@ pub fn attend(
         spec.temperature.unwrap_or(Temperature { scale: 0.0, length: 1, offset: 0 });
     let alibi_scale = spec.softcap.map_or(LOG2_E, |cap| 1.0 / cap);
     let attention = Step {
-        kernel: gpu.kernel("attention", &text, &bindings)?,
+        kernel: gpu.kernel(kernel.name, &text, &bindings)?,
         buffers,
         params: vec![
             src,
@@ -280,7 +364,7 @@ pub fn attend(
         ],
         groups: [
             GroupCount::Splits(layout.table),
-            GroupCount::per_row(rows, group as u32, (tile.pack * tile.packs) as u32),
+            GroupCount::per_row(rows, group as u32, kernel.vectors as u32),
             GroupCount::Fixed(spec.n_head_kv as u32),
         ],
     };

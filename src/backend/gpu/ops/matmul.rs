@@ -500,7 +500,7 @@ impl Product<'_> {
     fn halves_tiles(&self, gpu: &Gpu, slice: &Slice, mut text: Text, mut words: Words, room: u64) -> Result<Step> {
         let none = || Error::Internal("Products by matrix instructions that the device does not have".into());
         let matrices = gpu.caps.matrices.ok_or_else(none)?;
-        let Matrices { block, threads } = matrices;
+        let Matrices { block, threads, .. } = matrices;
         let rows_in = 4 * block as usize;
         let rows_out = rows_in / if self.second.is_some() { 2 } else { 1 };
         text.flags.extend(matrices.flags());

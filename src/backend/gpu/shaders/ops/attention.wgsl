@@ -1,89 +1,13 @@
-// Attention of a tile of query vectors over one split of the cells, see attend.rs.
+// Attention of a tile of query vectors over one split of the cells, see ops/attention.rs.
 //
 // A query vector is one query head of one row; those that share a key head count row by row, and a tile is TILE of them.
 // They come in packs of PACK, so that one read of workgroup memory serves four multiplications. In each block of cells a
 // thread first makes the scores of its cells, then the weights of a part of the cells, then the sums of four columns of
 // the values; the work is dealt out anew for each of the three.
 
-// One name for both: an alias is a type of its own to the translator to HLSL, which writes the zeros of an array of each
-// under the same name.
-alias Quad = vec4<f32>;
-//#if PACKED
-alias Pack = Quad;
-alias PackI = vec4<i32>;
-alias PackU = vec4<u32>;
-//#else
-alias Pack = f32;
-alias PackI = i32;
-alias PackU = u32;
-//#endif
+//#include ops/attention_tile
 
-struct Params {
-    src: u32,
-    width: u32,
-    dst: u32,
-    dst_width: u32,
-    blocks: u32,
-    // A cell this many positions back is not seen.
-    reach: i32,
-    // Factor of the queries; makes scores binary logarithms, or the argument of the cap.
-    scale: f32,
-    // The cap, as a binary logarithm.
-    cap: f32,
-    heads: u32,
-    // DK4 and BLOCK once more, kept from compilers that would unroll the loops over them in full.
-    quads: u32,
-    cells: u32,
-    // Positions of a chunk.
-    chunk: i32,
-    // The largest slope's bias, and the factor that makes a bias what the scores are.
-    alibi: f32,
-    alibi_scale: f32,
-    // Growth of the queries' factor per logarithm, and the tokens and the offset of their positions.
-    growth: f32,
-    length: u32,
-    offset: u32,
-    // As in ops/qkv, where this kernel prepares the heads.
-    kv: u32,
-    kv_stride: u32,
-    query_eps: f32,
-    key_eps: f32,
-    value_eps: f32,
-    magnitude: f32,
-    pad0: u32,
-}
-
-@group(0) @binding(0) var<storage, read_write> ws: array<vec4<f32>>;
-@group(0) @binding(1) var<uniform> params: Params;
-@group(0) @binding(2) var<storage, read> frame: array<u32>;
-//#if KEYS
-@group(0) @binding(3) var<storage, read_write> keys: array<Key>;
-@group(0) @binding(4) var<storage, read_write> values: array<Value>;
-//#else
-@group(0) @binding(3) var<storage, read> keys: array<Key>;
-@group(0) @binding(4) var<storage, read> values: array<Value>;
-//#endif
-@group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>;
-//#if SINKS
-@group(0) @binding(6) var<storage, read> sinks: array<f32>;
-//#endif
-//#if PREPARES
-//#include ops/prepare
-//#endif
-//#if !KEYS
-//#include ops/kv
-//#endif
-//#if SOFTCAP
-//#include ops/tanh
-//#endif
-
-const LOW: f32 = -3.0e38;
-//#if SINKS
-const LOG2E: f32 = 1.4426950408889634;
-//#endif
 const TILE: u32 = PACKS * PACK;
-// Cells that are looked through at once for blocks in which anything is seen: a bit of a word for each block.
-const SPAN: u32 = 32u * BLOCK;
 
 // The queries: of a pack and four columns, PACK vectors. At the end, the sums of values, part by part.
 var<workgroup> queries: array<Quad, QUERY_WORDS>;
@@ -91,8 +15,6 @@ var<workgroup> scores: array<Pack, PACKS * BLOCK>;
 // Of each pack, what the threads that share it have each found.
 var<workgroup> shares: array<Pack, PACKS * SHARES>;
 var<workgroup> factors: array<Pack, PACKS>;
-// Blocks that are seen; one word in use, one that may still be read, one being cleared.
-var<workgroup> seen: array<atomic<u32>, 3>;
 
 fn element(pack: Pack, e: u32) -> f32 {
 //#if PACKED
@@ -100,40 +22,6 @@ fn element(pack: Pack, e: u32) -> f32 {
 //#else
     return pack;
 //#endif
-}
-
-// A query vector's place in the row-by-row count; at least `count` for those past the last row.
-fn flat(tile: u32, i: u32) -> u32 {
-    return tile * TILE + i;
-}
-
-// The factor of a query vector.
-fn factor_of(q: u32, count: u32) -> f32 {
-//#if TEMPERATURE
-    let steps = (u32(position_of(q, count)) + params.offset) / params.length;
-    return params.scale * (1.0 + params.growth * log(1.0 + f32(steps)));
-//#else
-    return params.scale;
-//#endif
-}
-
-// Four columns of a query vector; zeros past the last one. With PREPARES all threads ask for the vector, each for its quad.
-fn query(q: u32, count: u32, key_head: u32, quad: u32) -> vec4<f32> {
-    var x = vec4<f32>(0.0);
-    if (q >= count) {
-        return x;
-    }
-    let head = key_head * GROUP + q % GROUP;
-    let at = params.src + q / GROUP * params.width + head * DK4 + quad;
-//#if PREPARES
-    if (quad < DK4) {
-        x = ws[at];
-    }
-    x = query_prepared(quad, head, x, position_of(q, count));
-//#else
-    x = ws[at];
-//#endif
-    return x * factor_of(q, count);
 }
 
 // Four columns of a pack's vectors to workgroup memory.
@@ -161,33 +49,6 @@ fn put_queries(first: u32, count: u32, key_head: u32, pack: u32, quad: u32) {
     }
 //#endif
 }
-
-// Where the frame has the record of a row.
-fn record_of(row: u32) -> u32 {
-//#if OUTPUTS
-    return FRAME_ROWS + 4u * frame[FRAME_OUTPUTS + row];
-//#else
-    return FRAME_ROWS + 4u * row;
-//#endif
-}
-
-fn position_of(q: u32, count: u32) -> i32 {
-    return bitcast<i32>(frame[record_of(min(q, count - 1u) / GROUP) + 1u]);
-}
-
-fn sequences_of(q: u32, count: u32) -> u32 {
-    return select(frame[record_of(min(q, count - 1u) / GROUP) + 2u], 0u, q >= count);
-}
-
-//#if ALIBI
-// What a query vector's score is lowered by for a token of distance.
-fn slope_of(q: u32, key_head: u32) -> f32 {
-    let head = key_head * GROUP + q % GROUP;
-    let whole = 1u << firstLeadingBit(params.heads);
-    let power = select(f32(2u * (head - whole) + 1u) / f32(2u * whole), f32(head + 1u) / f32(whole), head < whole);
-    return exp2(-params.alibi * power) * params.alibi_scale;
-}
-//#endif
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
@@ -226,22 +87,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         atomicStore(&seen[t], 0u);
     }
 
-    // What any row of the tile sees is within these.
-    let first_row = flat(tile, 0u) / GROUP;
-    let last_row = (min(flat(tile, TILE), count) - 1u) / GROUP;
-    var sequences = 0u;
-    var earliest = 0x7fffffff;
-    var latest = -0x7fffffff;
-    for (var row = first_row; row <= last_row; row++) {
-        let position = bitcast<i32>(frame[record_of(row) + 1u]);
-        sequences |= frame[record_of(row) + 2u];
-        earliest = min(earliest, position);
-        latest = max(latest, position);
-    }
-
-//#if CHUNKS
-    let chunk = earliest - earliest % params.chunk;
-//#endif
+    let reach = reach_of(tile, count);
 
     // Scores: cells lane, lane + LANES, ... of a block, packs pack_lane, pack_lane + PACK_LANES, ...
     let lane = t % LANES;
@@ -286,25 +132,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     var word = 0u;
     for (var first = begin; first < end; first += SPAN) {
-        for (var cell = first + t; cell < min(first + SPAN, end); cell += THREADS) {
-            let position = bitcast<i32>(frame[FRAME_CELLS + 2u * cell]);
-            let shared_sequences = frame[FRAME_CELLS + 2u * cell + 1u] & sequences;
-//#if BIDIRECTIONAL
-            let after = position - latest < params.reach;
-//#else
-            let after = position <= latest;
-//#endif
-            var near = shared_sequences != 0u && after && earliest - position < params.reach;
-//#if CHUNKS
-            near = near && position >= chunk;
-//#endif
-            if (near) {
-                let bit = 1u << ((cell - first) / BLOCK);
-                if ((atomicLoad(&seen[word]) & bit) == 0u) {
-                    atomicOr(&seen[word], bit);
-                }
-            }
-        }
+        look(t, first, end, reach, word);
         workgroupBarrier();
         var blocks = atomicLoad(&seen[word]);
         word = (word + 1u) % 3u;
@@ -353,40 +181,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
             }
             for (var c = 0u; c < CELLS; c++) {
-                let cell = block + lane + c * LANES;
-                var position = 0;
-                var cell_sequences = 0u;
-                if (cell < end) {
-                    position = bitcast<i32>(frame[FRAME_CELLS + 2u * cell]);
-                    cell_sequences = frame[FRAME_CELLS + 2u * cell + 1u];
-                }
-                // A tree's cell (src/backend/tree.rs) is seen from its node and from those below.
-                let in_tree = cell_sequences >= TREE;
-                let shares = select(cell_sequences, TREE, in_tree);
-                let lowest = select(0u, (cell_sequences >> 16u) & 0x7fffu, in_tree);
-                let limit = select(0x8000u, cell_sequences & 0xffffu, in_tree);
+                let cell = cell_at(block + lane + c * LANES, end);
                 for (var p = 0u; p < SCORE_PACKS; p++) {
-                    let back = row_positions[p] - PackI(position);
-                    let number = (row_sequences[p] >> PackU(16u)) & PackU(0x7fffu);
-                    var visible = ((row_sequences[p] & PackU(shares)) != PackU(0u))
-                        & (number >= PackU(lowest)) & (number < PackU(limit))
-//#if BIDIRECTIONAL
-                        & (abs(back) < PackI(params.reach));
-//#else
-                        & (back >= PackI(0)) & (back < PackI(params.reach));
-//#endif
-                    var score = products[p * CELLS + c];
-//#if CHUNKS
-                    let within = row_positions[p] % PackI(params.chunk);
-                    visible = visible & (back <= within);
-//#endif
+                    let product = products[p * CELLS + c];
 //#if ALIBI
-                    score -= row_slopes[p] * Pack(abs(back));
+                    let score = score_of(product, row_positions[p], row_sequences[p], row_slopes[p], cell);
+//#else
+                    let score = score_of(product, row_positions[p], row_sequences[p], cell);
 //#endif
-//#if SOFTCAP
-                    score = params.cap * tanh_of(score);
-//#endif
-                    scores[(pack_lane + p * PACK_LANES) * BLOCK + lane + c * LANES] = select(Pack(LOW), score, visible);
+                    scores[(pack_lane + p * PACK_LANES) * BLOCK + lane + c * LANES] = score;
                 }
             }
             workgroupBarrier();
@@ -475,30 +278,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         shares[t] = weight;
     }
     workgroupBarrier();
-    let splits = frame[3];
     for (var n = t; n < min(TILE, count - flat(tile, 0u)) * DV4; n += THREADS) {
         let i = n / DV4;
         var sum = queries[n];
         for (var other = 1u; other < PARTS; other++) {
             sum += queries[other * TILE * DV4 + n];
         }
+        let top = element(factors[i / PACK], i % PACK);
         let all = element(shares[i / PACK * SHARES], i % PACK);
-        let q = flat(tile, i);
-        let row = q / GROUP;
-        let head = key_head * GROUP + q % GROUP;
-        if (splits == 1u) {
-//#if SINKS
-            let sink = exp2(min(sinks[head] * LOG2E - element(factors[i / PACK], i % PACK), 120.0));
-            ws[params.dst + row * params.dst_width + head * DV4 + n % DV4] = sum / max(all + sink, 1.0e-30);
-//#else
-            ws[params.dst + row * params.dst_width + head * DV4 + n % DV4] = sum / max(all, 1.0e-30);
-//#endif
-        } else {
-            let at = ((row * splits + group.x) * params.heads + head) * (DV4 + 1u);
-            partials[at + 1u + n % DV4] = sum;
-            if (n % DV4 == 0u) {
-                partials[at] = vec4<f32>(element(factors[i / PACK], i % PACK), all, 0.0, 0.0);
-            }
-        }
+        store(group.x, flat(tile, i), key_head, n % DV4, sum, top, all);
     }
 }
