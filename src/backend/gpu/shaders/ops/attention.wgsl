@@ -5,16 +5,18 @@
 // thread first makes the scores of its cells, then the weights of a part of the cells, then the sums of four columns of
 // the values; the work is dealt out anew for each of the three.
 
-//#include ops/attention_tile
-
 const TILE: u32 = PACKS * PACK;
 
+// These come before what is smaller: compilers place them in workgroup memory in this order, and the first at 0.
+//
 // The queries: of a pack and four columns, PACK vectors. At the end, the sums of values, part by part.
 var<workgroup> queries: array<Quad, QUERY_WORDS>;
 var<workgroup> scores: array<Pack, PACKS * BLOCK>;
 // Of each pack, what the threads that share it have each found.
 var<workgroup> shares: array<Pack, PACKS * SHARES>;
 var<workgroup> factors: array<Pack, PACKS>;
+
+//#include ops/attention_tile
 
 fn element(pack: Pack, e: u32) -> f32 {
 //#if PACKED

@@ -9,8 +9,8 @@ enable wgpu_cooperative_matrix;
 // them each, times two of cells, and then of columns of the values. Where a workgroup has more subgroups, the others do the last
 // one's work again.
 //
-// A vector's weights are relative to a power of two near its highest score so far. As long as the next scores are not far above,
-// it stays, and with it the sums; else they are brought to the new one by way of workgroup memory.
+// A vector's weights are relative to a number near its highest score so far. As long as the next scores are not far above, it
+// stays, and with it the sums; else they are brought to the new one by way of workgroup memory.
 //
 // A value is multiplied with the zero weights of vectors that do not see its cell, too. So NaN does not get into the products where
 // a tile has vectors of several sequences: a vector with another weight than zero for it gets NaN for the sum of its weights, and
@@ -32,7 +32,7 @@ const CELLS_STRIDE: u32 = CELLS + 8u;
 const SCORES_STRIDE: u32 = CELLS + 4u;
 // Cells of a thread that shares a vector.
 const EACH: u32 = CELLS / SHARES;
-// Weights are between zero and two to the power of MOST, and those near a vector's highest are of NEAR, or above.
+// A weight is at most two to the power of MOST. Where one would be more, the highest becomes two to the power of NEAR.
 const MOST: f32 = 15.0;
 const NEAR: f32 = 8.0;
 
