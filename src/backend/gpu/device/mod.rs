@@ -118,8 +118,9 @@ impl Device {
         let mut experimental_features = wgpu::ExperimentalFeatures::disabled();
         if own_matrices.is_some() {
             features |= caps::MATRICES;
-            // SAFETY: what wgpu asks for is to know that its experimental functions may have bugs. Those shaders
-            // that enable `wgpu_cooperative_matrix` use them within their arrays of workgroup memory, with all threads.
+            // SAFETY: what wgpu asks for is to know that its experimental functions may have bugs, and does not look
+            // after what they ask of shaders. Those that enable `wgpu_cooperative_matrix` call them with all threads,
+            // and load and store within their arrays of workgroup memory, at multiples of 16 bytes.
             experimental_features = unsafe { wgpu::ExperimentalFeatures::enabled() };
         }
         let request = adapter.request_device(&wgpu::DeviceDescriptor {

@@ -54,13 +54,8 @@ fn put_queries(first: u32, count: u32, key_head: u32, pack: u32, quad: u32) {
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-//#if OUTPUTS
-    let count = frame[1] * GROUP;
-//#else
-    let count = frame[0] * GROUP;
-//#endif
-    // The last rows see most cells and come first.
-    let tile = (count + TILE - 1u) / TILE - 1u - group.y;
+    let count = vectors();
+    let tile = tile_of(group.y, count);
     let key_head = group.z;
     let begin = group.x * frame[4];
     let end = min(begin + frame[4], frame[2]);

@@ -123,13 +123,8 @@ fn main(
     @builtin(local_invocation_index) t: u32,
     @builtin(subgroup_id) subgroup: u32,
 ) {
-//#if OUTPUTS
-    let count = frame[1] * GROUP;
-//#else
-    let count = frame[0] * GROUP;
-//#endif
-    // The last rows see most cells and come first.
-    let tile = (count + TILE - 1u) / TILE - 1u - group.y;
+    let count = vectors();
+    let tile = tile_of(group.y, count);
     let key_head = group.z;
     let begin = group.x * frame[4];
     let end = min(begin + frame[4], frame[2]);

@@ -87,6 +87,20 @@ var<workgroup> seen: array<atomic<u32>, 3>;
 var<workgroup> cut: array<atomic<u32>, 3>;
 //#endif
 
+// The query vectors of a key head, of all rows.
+fn vectors() -> u32 {
+//#if OUTPUTS
+    return frame[1] * GROUP;
+//#else
+    return frame[0] * GROUP;
+//#endif
+}
+
+// A workgroup's tile: the last rows see most cells and come first.
+fn tile_of(workgroup: u32, count: u32) -> u32 {
+    return (count + TILE - 1u) / TILE - 1u - workgroup;
+}
+
 // A query vector's place in the row-by-row count; at least `count` for those past the last row.
 fn flat(tile: u32, i: u32) -> u32 {
     return tile * TILE + i;
