@@ -12,6 +12,7 @@ compile_error!("libelizainference needs a target with 64-bit pointers: on others
 
 pub mod backend;
 pub mod chat;
+mod disk;
 pub mod engine;
 mod error;
 #[cfg(not(feature = "unexported"))]

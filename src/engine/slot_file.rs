@@ -19,16 +19,16 @@
 //!
 //! Little-endian. Neither the layout of a backend's cache nor a cell's number is in it, so a slot that was saved on one
 //! device can be restored on any other. A file is written under another name in the same folder and renamed, so that
-//! there is always a whole file or none. It is read twice: once for the checksum, before anything changes, once for the
-//! cells.
+//! there is always a whole file or none. Nobody waits until it is on the disk: where the system crashes before that,
+//! the checksum tells. It is read twice: once for the checksum, before anything changes, once for the cells.
 
 use super::plans::HIDDEN;
 use crate::backend::{CacheSpec, KvTypes, LayerCache, Table};
 use crate::quant::TensorType;
-use crate::{Error, Result, Token, gguf, reserve};
+use crate::{Error, Result, Token, disk, gguf, reserve};
 use sha2::{Digest, Sha256};
 use std::fs::{self, OpenOptions};
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, IntoInnerError, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -115,10 +115,10 @@ impl Output {
         self.file.write_all(bytes).map_err(|e| Error::io(&self.path, &e))
     }
 
-    fn finish(mut self) -> Result<()> {
-        let checksum = self.hash.finalize();
-        let written = self.file.write_all(&checksum).and_then(|()| self.file.flush());
-        written.and_then(|()| self.file.get_ref().sync_all()).map_err(|e| Error::io(&self.path, &e))
+    fn finish(mut self) -> Result<fs::File> {
+        let written = self.file.write_all(&self.hash.finalize());
+        let file = written.and_then(|()| self.file.into_inner().map_err(IntoInnerError::into_error));
+        file.map_err(|e| Error::io(&self.path, &e))
     }
 }
 
@@ -149,22 +149,11 @@ pub(super) fn write(
     let file = options.open(&temporary).map_err(|e| Error::io(path, &e))?;
     let mut output = Output { path: path.into(), file: BufWriter::new(file), hash: Sha256::new() };
     let written = output.put(&front.to_bytes(owner)).and_then(|()| cells(&mut output)).and_then(|()| output.finish());
-    let placed = written.and_then(|()| fs::rename(&temporary, path).map_err(|e| Error::io(path, &e)));
-    match placed {
-        Ok(()) => sync_folder(path),
-        // A temporary file that cannot be removed is left; the first error is returned.
-        Err(_) => drop(fs::remove_file(&temporary)),
-    }
-    placed
-}
-
-/// Sync the folder, where the system allows that, so that the rename is on disk. Otherwise the old file may be back
-/// after a crash.
-fn sync_folder(path: &Path) {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if let Ok(folder) = fs::File::open(folder) {
-        let _ = folder.sync_all();
-    }
+    let placed = written.and_then(|file| fs::rename(&temporary, path).map(|()| file).map_err(|e| Error::io(path, &e)));
+    // A temporary file that cannot be removed is left; the first error is returned.
+    let file = placed.inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+    disk::sync(file, path, |_| Ok(()));
+    Ok(())
 }
 
 /// A checked file that fits an engine: [`super::Engine::open_saved`].

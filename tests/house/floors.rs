@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 /// Every room and its floor.
 const FLOORS: &[(&str, u32)] = &[
+    ("disk", 0),
     ("error", 0),
     ("gguf", 0),
     ("panic", 0),

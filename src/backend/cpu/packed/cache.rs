@@ -16,7 +16,7 @@ use crate::backend::memory::parse_bytes;
 use crate::backend::own_files::{create_beside, refuse_others};
 use crate::gguf::{File, TensorInfo, open_regular, shown};
 use crate::simd::Isa;
-use crate::{Error, Result};
+use crate::{Error, Result, disk};
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
@@ -306,7 +306,8 @@ impl NewFile<'_> {
             write_at(&self.file, &self.place.header(start), 0)?;
             match fs::rename(&self.temporary, &self.place.file) {
                 Ok(()) => {
-                    sync(self.file.try_clone()?);
+                    let mark = |file: &fs::File| write_at(file, &SYNCED, HEADER as u64);
+                    disk::sync(self.file.try_clone()?, &self.place.file, mark);
                     self.place.map(&self.file)
                 }
                 // Windows replaces no file that is mapped: another process was faster since.
@@ -321,19 +322,6 @@ impl Drop for NewFile<'_> {
     fn drop(&mut self) {
         // After the renaming there is no file of this name.
         let _ = fs::remove_file(&self.temporary);
-    }
-}
-
-/// Mark the file as synced once it is on the disk. That may take seconds, and nobody waits for it.
-fn sync(file: fs::File) {
-    let work = move || {
-        let done = file.sync_data().and_then(|()| write_at(&file, &SYNCED, HEADER as u64));
-        if let Err(e) = done {
-            log::debug!("A file of packed weights is not known to be on the disk: {e}");
-        }
-    };
-    if let Err(e) = std::thread::Builder::new().name("eliza-sync".into()).spawn(work) {
-        log::debug!("A file of packed weights is not known to be on the disk: {e}");
     }
 }
 
