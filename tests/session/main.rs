@@ -11,6 +11,7 @@ mod messages;
 mod saved_streams;
 mod schemas;
 mod sharing;
+#[cfg(feature = "testing")]
 mod soak;
 mod streams;
 #[path = "../testing/mod.rs"]
