@@ -383,8 +383,8 @@ def prompt_row(text: Text, device: str, figures: dict[str, float]) -> str:
     constants = text.constants
     columns = 32 * constants.get("STEP", 1)
     if text.kernel == "matmul_halves":
-        # Four blocks of sums for each wave.
-        count = 4 * columns / constants["BLOCK"]
+        # Blocks of sums of each of four waves.
+        count = (constants["ROWS"] // 2 // constants["BLOCK"]) ** 2 * columns / constants["BLOCK"]
         peak = count * WMMA / 2
     else:
         sums = constants["ROWS_OUT"] * constants["SIDES"] * constants["ROWS_IN"] / constants["THREADS"]

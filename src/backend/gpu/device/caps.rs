@@ -27,7 +27,8 @@ pub struct Caps {
 pub struct Matrices {
     /// They multiply blocks of so many by so many halves, and add them up as f32: 8 or 16.
     pub block: u32,
-    /// Threads of four subgroups of the largest size that the device may choose.
+    /// Threads of four subgroups of the largest size that the device may choose; with Metal, of the one size that GPUs
+    /// with such instructions have.
     pub threads: u32,
     /// Bytes of workgroup memory.
     pub memory: u32,
@@ -45,6 +46,8 @@ pub const MATRICES: wgpu::Features =
     wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
 /// Bytes of workgroup memory that products by them need.
 const MATRIX_MEMORY: u32 = 32 << 10;
+/// Threads of a subgroup of Apple's GPUs. Metal tells it of a kernel that is made, and wgpu 64 before.
+const METAL_SUBGROUP: u32 = 32;
 
 /// The matrix instructions of an adapter that the kernels can use within these limits.
 pub fn matrices(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> Option<Matrices> {
@@ -57,7 +60,7 @@ pub fn matrices(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> Option<Matric
         };
         known.iter().any(fits)
     };
-    let threads = 4 * info.subgroup_max_size;
+    let threads = 4 * if info.backend == wgpu::Backend::Metal { METAL_SUBGROUP } else { info.subgroup_max_size };
     let memory = limits.max_compute_workgroup_storage_size;
     let usable = adapter.features().contains(MATRICES)
         && has_matrices(adapter)
@@ -99,8 +102,8 @@ pub fn has_int8_dots(adapter: &wgpu::Adapter) -> bool {
     has == Some(true)
 }
 
-/// Whether a device can be opened with matrix instructions. A driver may list sizes of matrices that it does not offer,
-/// by which wgpu goes. Only with Vulkan: with Metal nobody ran them yet.
+/// Whether a device can be opened with matrix instructions. A driver for Vulkan may list sizes of matrices that it does
+/// not offer, by which wgpu goes.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows))]
 fn has_matrices(adapter: &wgpu::Adapter) -> bool {
     use ash::{khr, vk};
@@ -124,8 +127,8 @@ pub fn has_int8_dots(_: &wgpu::Adapter) -> bool {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd", windows)))]
-fn has_matrices(_: &wgpu::Adapter) -> bool {
-    false
+fn has_matrices(adapter: &wgpu::Adapter) -> bool {
+    adapter.get_info().backend == wgpu::Backend::Metal
 }
 
 /// What an adapter says with what asks its driver; `None` without Vulkan, and where its instance cannot ask.

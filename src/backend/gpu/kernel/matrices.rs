@@ -23,8 +23,9 @@ pub fn multiply(device: &Device, matrices: Matrices) -> Result<()> {
     let number = |i: usize, factor: usize| ((i * factor) % 13) as f32 - 6.0;
     let mut numbers: Vec<f32> = (0..n * n).map(|i| number(i, 7)).chain((0..n * n).map(|i| number(i, 5))).collect();
     let sum = |at: usize| (0..n).map(|k| numbers[at / n * n + k] * numbers[n * n + at % n * n + k]).sum::<f32>();
-    let expected: Vec<f32> = (0..n * n).map(|at| 2.0 * sum(at)).collect();
-    numbers.resize(3 * n * n, f32::NAN);
+    let times = |factor| (0..n * n).map(|at| factor * sum(at)).collect::<Vec<f32>>();
+    let expected = [times(2.0), times(3.0)].concat();
+    numbers.resize(4 * n * n, f32::NAN);
     let buffer = device.buffer("test of matrix instructions", 4 * numbers.len() as u64, STORAGE)?;
     let results = device.guard(|| {
         let (raw, label) = (&device.raw, Some("matrices"));
@@ -50,7 +51,7 @@ pub fn multiply(device: &Device, matrices: Matrices) -> Result<()> {
         pass.dispatch_workgroups(1, 1, 1);
         drop(pass);
         device.queue.submit([encoder.finish()]);
-        device.read(&buffer, 8 * (n * n) as u64, 4 * n * n)
+        device.read(&buffer, 8 * (n * n) as u64, 8 * n * n)
     })?;
     match bytemuck::pod_collect_to_vec::<u8, f32>(&results) == expected {
         true => Ok(()),

@@ -28,14 +28,14 @@ pub fn check(name: &str, text: &str) {
     let options = spv::Options { lang_version, fake_missing_bindings: true, ..Default::default() };
     let words = spv::write_vec(&module, &info, &options, None).unwrap_or_else(|e| failed("SPIR-V", e.to_string()));
     assert!(words.len() > 5, "shader `{name}`");
-    if matrices {
-        // They are for Vulkan alone.
-        return dump(name, text, &[("wgsl", text)]);
-    }
     let options = msl::Options { lang_version: (2, 4), ..Default::default() };
     let (metal, _) = msl::write_string(&module, &info, &options, &Default::default())
         .unwrap_or_else(|e| failed("MSL", e.to_string()));
     assert!(metal.contains("kernel void"), "shader `{name}`");
+    if matrices {
+        // DX12 has none in wgpu.
+        return dump(name, text, &[("wgsl", text), ("metal", metal.as_str())]);
+    }
     // The options that wgpu uses for a trusted text.
     let options = hlsl::Options {
         shader_model: hlsl::ShaderModel::V6_0,

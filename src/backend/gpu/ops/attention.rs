@@ -161,6 +161,9 @@ struct Blocks {
     shares: usize,
 }
 
+/// Vectors of the largest tile.
+const MOST_VECTORS: usize = 64;
+
 impl Blocks {
     /// The largest tile that `vectors` query vectors fill and workgroup memory holds; `None` where halves or blocks do
     /// not suit the cache.
@@ -179,7 +182,8 @@ impl Blocks {
                 && blocks.memory(layout) <= matrices.memory as usize
                 && (blocks.lines == 1 || blocks.vectors() <= vectors)
         };
-        [2, 1].map(of).into_iter().find(fits).filter(|_| suits)
+        let most = MOST_VECTORS / (2 * side);
+        [most, most / 2, 1].map(of).into_iter().find(fits).filter(|_| suits)
     }
 
     fn vectors(&self) -> usize {

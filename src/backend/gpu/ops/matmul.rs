@@ -501,17 +501,17 @@ impl Product<'_> {
         let none = || Error::Internal("Products by matrix instructions that the device does not have".into());
         let matrices = gpu.caps.matrices.ok_or_else(none)?;
         let Matrices { block, threads, .. } = matrices;
-        let rows_in = 4 * block as usize;
-        let rows_out = rows_in / if self.second.is_some() { 2 } else { 1 };
+        let rows_out = TILE_ROWS / if self.second.is_some() { 2 } else { 1 };
         text.flags.extend(matrices.flags());
         text.constant("BLOCK", block as usize);
+        text.constant("ROWS", TILE_ROWS);
         text.constant("ROWS_OUT", rows_out);
         text.constant("STEP", 2);
         text.constant("THREADS", threads as usize);
         (words.x, words.x_stride) = (quads("room", room, 16)?, self.max_rows as u32);
         let [y, z] = fold(gpu, slice.rows.div_ceil(rows_out))?;
         words.fold = y;
-        let x = GroupCount::per_row(self.rows, 1, rows_in as u32);
+        let x = GroupCount::per_row(self.rows, 1, TILE_ROWS as u32);
         text.step(gpu, "matmul_halves", MATMUL_HALVES, &words, [x, GroupCount::Fixed(y), GroupCount::Fixed(z)])
     }
 

@@ -4,15 +4,17 @@ enable wgpu_cooperative_matrix;
 // matrix (of both, when gated) for ROWS batch rows, which `halve.wgsl` made halves of. Weights become halves here; sums are f32.
 //
 // Each step along K brings STEP groups of 32 weights of ROWS rows, and the same columns of the batch rows, into workgroup memory.
-// Four subgroups have four blocks of sums each: two of batch rows times two of weights, of which, when gated, one is of each
-// matrix. Where a workgroup has more subgroups, the others do the last one's work again.
+// Four subgroups have EACH times EACH blocks of sums each: of SIDE batch rows times SIDE rows of weights, of which, when gated,
+// every other block is of the second matrix. Where a workgroup has more subgroups, the others do the last one's work again.
 
 //#include ops/weights
 //#include ops/epilogue
 //#include ops/halves
 
-const ROWS: u32 = 4u * BLOCK;
 const WORKERS: u32 = 4u;
+// Rows of a subgroup, and its blocks of them.
+const SIDE: u32 = ROWS / 2u;
+const EACH: u32 = SIDE / BLOCK;
 const COLUMNS: u32 = STEP * 32u;
 // With eight more, rows of a block are not in the same banks.
 const STRIDE: u32 = COLUMNS + 8u;
@@ -97,8 +99,8 @@ fn load_row(row: u32, quad: u32, first_row: u32, first_group: u32) {
     }
 }
 
-// Stores what two blocks of each subgroup came to: batch rows from `row` on, in each half of all.
-fn store_blocks(thread: u32, first_row: u32, row: u32, first_tile: u32) {
+// Stores what two blocks of each subgroup came to, the pair of this number of these batch rows of the subgroup.
+fn store_blocks(thread: u32, first_row: u32, row: u32, first_tile: u32, pair: u32) {
 //#if GATED
     let wide = 1u;
 //#else
@@ -109,12 +111,13 @@ fn store_blocks(thread: u32, first_row: u32, row: u32, first_tile: u32) {
         let part = i / (BLOCK / 4u) % wide;
         let line = i / (BLOCK / 4u) / wide % BLOCK;
         let worker = i / (BLOCK / 4u) / wide / BLOCK;
-        let to = first_row + worker / 2u * 2u * BLOCK + row + line;
+        let to = first_row + worker / 2u * SIDE + row + line;
         let within = min(to, max(frame[params.count_at], 1u) - 1u);
         let factor = ws[halves_at(params.x, params.x_stride, within, params.groups * HALVES_QUADS)].x;
         let at = (worker * 2u + part) * BLOCK * BLOCK + line * BLOCK + quad * 4u;
         let first = vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]) * factor;
-        let column = first_tile * (TILE / 4u) + (worker % 2u * wide + part) * (BLOCK / 4u) + quad;
+        let block = (worker % 2u * (EACH / 2u) + pair) * wide + part;
+        let column = first_tile * (TILE / 4u) + block * (BLOCK / 4u) + quad;
 //#if GATED
         let next = at + BLOCK * BLOCK;
         let second = vec4<f32>(sums[next], sums[next + 1u], sums[next + 2u], sums[next + 3u]) * factor;
@@ -135,13 +138,10 @@ fn main(
     let first_row = id.x * ROWS;
     fill_table(thread);
     let worker = min(subgroup, WORKERS - 1u);
-    let x_at = worker / 2u * 2u * BLOCK * STRIDE;
-    let w_at = worker % 2u * 2u * BLOCK * STRIDE;
+    let x_at = worker / 2u * SIDE * STRIDE;
+    let w_at = worker % 2u * SIDE * STRIDE;
 
-    var c00 = Sums();
-    var c01 = Sums();
-    var c10 = Sums();
-    var c11 = Sums();
+    var all: array<Sums, EACH * EACH>;
     for (var group = 0u; group < params.groups; group += STEP) {
         for (var i = thread; i < ROWS * STEP; i += THREADS) {
             load_weights(i % ROWS, i / ROWS, first_tile, group);
@@ -151,26 +151,26 @@ fn main(
         }
         workgroupBarrier();
         for (var k = 0u; k < COLUMNS; k += BLOCK) {
-            let a0 = coopLoadT<Left>(&x_tile[x_at + k], STRIDE);
-            let a1 = coopLoadT<Left>(&x_tile[x_at + BLOCK * STRIDE + k], STRIDE);
-            let b0 = coopLoad<Right>(&w_tile[w_at + k], STRIDE);
-            let b1 = coopLoad<Right>(&w_tile[w_at + BLOCK * STRIDE + k], STRIDE);
-            c00 = coopMultiplyAdd(a0, b0, c00);
-            c01 = coopMultiplyAdd(a0, b1, c01);
-            c10 = coopMultiplyAdd(a1, b0, c10);
-            c11 = coopMultiplyAdd(a1, b1, c11);
+            var right: array<Right, EACH>;
+            for (var i = 0u; i < EACH; i++) {
+                right[i] = coopLoad<Right>(&w_tile[w_at + i * BLOCK * STRIDE + k], STRIDE);
+            }
+            for (var line = 0u; line < EACH; line++) {
+                let left = coopLoadT<Left>(&x_tile[x_at + line * BLOCK * STRIDE + k], STRIDE);
+                for (var i = 0u; i < EACH; i++) {
+                    all[line * EACH + i] = coopMultiplyAdd(left, right[i], all[line * EACH + i]);
+                }
+            }
         }
         workgroupBarrier();
     }
 
     let own = min(subgroup, WORKERS) * 2u * BLOCK * BLOCK;
-    coopStoreT(c00, &sums[own], BLOCK);
-    coopStoreT(c01, &sums[own + BLOCK * BLOCK], BLOCK);
-    workgroupBarrier();
-    store_blocks(thread, first_row, 0u, first_tile);
-    workgroupBarrier();
-    coopStoreT(c10, &sums[own], BLOCK);
-    coopStoreT(c11, &sums[own + BLOCK * BLOCK], BLOCK);
-    workgroupBarrier();
-    store_blocks(thread, first_row, BLOCK, first_tile);
+    for (var i = 0u; i < EACH * EACH; i += 2u) {
+        coopStoreT(all[i], &sums[own], BLOCK);
+        coopStoreT(all[i + 1u], &sums[own + BLOCK * BLOCK], BLOCK);
+        workgroupBarrier();
+        store_blocks(thread, first_row, i / EACH * BLOCK, first_tile, i % EACH / 2u);
+        workgroupBarrier();
+    }
 }
