@@ -118,7 +118,7 @@ fn what_no_grammar_keeps_is_refused_by_name_and_place() {
     let inner = |keyword: &str, value: Value| json!({"properties": {"a": {keyword: value}}});
     for (keyword, value) in [
         ("not", json!({"const": 1})),
-        ("multipleOf", json!(3)),
+        ("multipleOf", json!(1009)),
         ("contains", json!({"type": "string"})),
         ("dependentRequired", json!({"a": ["b"]})),
         ("dependencies", json!({"a": ["b"]})),
@@ -139,6 +139,17 @@ fn what_no_grammar_keeps_is_refused_by_name_and_place() {
         let gbnf = to_gbnf(&typed.to_string(), lenient).unwrap_or_else(|error| panic!("{keyword}: {error}"));
         Naive::parse(&gbnf);
     }
+}
+
+#[test]
+fn what_is_never_so_leaves_the_rest() {
+    let never = json!({"not": {}});
+    let object = exact(&json!({"properties": {"a": {"type": "integer"}, "b": never}, "additionalProperties": never}));
+    assert!(object.matches("{\"a\":1}") && object.matches("{}"));
+    assert!(!object.matches("{\"b\":1}") && !object.matches("{\"c\":1}"));
+    let choice = exact(&json!({"anyOf": [{"not": true}, {"type": "null", "not": false}]}));
+    assert!(choice.matches("null") && !choice.matches("1"));
+    assert!(refusal(&json!({"properties": {"b": never}, "required": ["b"]})).contains("no value"));
 }
 
 #[test]
@@ -201,6 +212,74 @@ fn numbers_keep_their_bounds_exactly() {
         for text in *outside {
             assert!(!naive.matches(text), "{schema}: {text}");
         }
+    }
+}
+
+/// Against arithmetic with integers, in thousandths.
+#[test]
+fn multiples_are_all_and_only_those_within_bounds() {
+    let all = -1 << 30..=1 << 30;
+    let cases = [
+        (json!({"type": "number", "multipleOf": 0.01}), 2, 10, all.clone()),
+        (json!({"type": "number", "multipleOf": 0.25, "minimum": -1.1, "maximum": 2.3}), 2, 250, -1100..=2300),
+        (json!({"multipleOf": 1.5}), 1, 1500, all.clone()),
+        (json!({"multipleOf": 0.007, "exclusiveMinimum": 0, "exclusiveMaximum": 2.1}), 3, 7, 1..=2099),
+        (json!({"multipleOf": 0.07, "exclusiveMinimum": -2.1, "maximum": -0.35}), 2, 70, -2099..=-350),
+        (json!({"multipleOf": 0.5, "type": "integer"}), 0, 1000, all.clone()),
+        (json!({"allOf": [{"multipleOf": 0.2}, {"multipleOf": 0.3}]}), 1, 600, all.clone()),
+        (json!({"multipleOf": 2.0, "minimum": 1}), 0, 2000, 1000..=1 << 30),
+        (json!({"multipleOf": 1}), 0, 1000, all.clone()),
+    ];
+    for (schema, places, step, range) in cases {
+        let naive = exact(&schema);
+        for n in -3100i64..=3100 {
+            let sign = if n < 0 { "-" } else { "" };
+            let mut text = format!("{sign}{}.{:03}", n.abs() / 1000, n.abs() % 1000);
+            loop {
+                let after = text.split_once('.').map_or(0, |(_, after)| after.len());
+                let expected = n % step == 0 && range.contains(&n) && after <= places;
+                assert_eq!(naive.matches(&text), expected, "{schema}: {text}");
+                match text.pop() {
+                    Some('0') if text.contains('.') => text = text.trim_end_matches('.').into(),
+                    _ => break,
+                }
+            }
+        }
+        for text in ["", "-", "-0.0", "00", "1.", ".5", "1e3", "+1"] {
+            assert!(!naive.matches(text), "{schema}: {text}");
+        }
+    }
+}
+
+#[test]
+fn multiples_of_integers_are_all_and_only_those_within_bounds() {
+    for (of, min, max) in
+        [(7, -100, 1000), (60, -1300, 1300), (365, 300, 1300), (3, -7, 7), (97, -1, 99), (1000, 1, 999)]
+    {
+        let schema = json!({"type": "integer", "multipleOf": of, "minimum": min, "maximum": max});
+        if (min..=max).all(|n| n % of != 0) {
+            assert!(refusal(&schema).contains("no value"));
+            continue;
+        }
+        let naive = exact(&schema);
+        for n in -1400..=1400 {
+            assert_eq!(naive.matches(&n.to_string()), n % of == 0 && (min..=max).contains(&n), "{schema}: {n}");
+        }
+    }
+    let long = exact(&json!({"type": "integer", "multipleOf": 12}));
+    for n in [9_999_999_999_999_996i64, -123_456_789_012, 100_000_000_000_000, 999_999_999_999_999] {
+        assert_eq!(long.matches(&n.to_string()), n % 12 == 0, "{n}");
+    }
+    assert!(exact(&json!({"multipleOf": 1e15})).matches("3000000000000000"));
+    let chosen = exact(&json!({"enum": [1, 3, 4, 0.5, "a"], "multipleOf": 2}));
+    assert!(chosen.matches("4") && chosen.matches("\"a\""));
+    assert!(!chosen.matches("3") && !chosen.matches("0.5"));
+    for wrong in [json!(0), json!(-1), json!("2")] {
+        let problem = refusal(&json!({"multipleOf": wrong}));
+        assert!(problem.contains("multipleOf must be a number above 0"), "{problem}");
+    }
+    for large in [json!(1009), json!(1e-16), json!(1e30)] {
+        assert!(refusal(&json!({"multipleOf": large})).contains("#/multipleOf"));
     }
 }
 

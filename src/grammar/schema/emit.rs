@@ -243,6 +243,7 @@ impl<'j> Emitter<'j> {
             Shape::Integer(bounds) => Ok(bounds.integer()),
             Shape::Number(bounds) if bounds.is_free() => self.number(),
             Shape::Number(bounds) => Ok(bounds.decimal()),
+            Shape::Multiple(multiple, bounds) => multiple.expr(bounds, &mut self.draft),
             Shape::Values(values) => self.values(values.iter().map(|value| value.text()).collect(), hint),
             Shape::String(text) => self.text(text),
             Shape::Object(object) => self.members(object, hint),

@@ -5,6 +5,7 @@ use super::formats;
 use super::gather::{
     ALL_KINDS, ARRAY, BOOLEAN, FRACTION, INTEGER, Kinds, MAX_PARTS, NULL, OBJECT, STRING, gathered, typed,
 };
+use super::multiples::Multiple;
 use super::numbers::{Bound, Bounds};
 use super::options::Keywords;
 use super::places::refused;
@@ -47,7 +48,13 @@ impl<'j> Reader<'j, '_> {
 
     fn read(&self) -> Result<Reading<'j>> {
         for part in self.parts {
-            for keyword in ["not", "if", "$dynamicRef", "$recursiveRef"] {
+            match part.get("not") {
+                Some(Json::Bool(true)) => return Ok(Reading::Shapes(Vec::new())),
+                Some(Json::Object(members)) if members.is_empty() => return Ok(Reading::Shapes(Vec::new())),
+                None | Some(Json::Bool(false)) => {}
+                Some(_) => self.unsupported(part, "not", "")?,
+            }
+            for keyword in ["if", "$dynamicRef", "$recursiveRef"] {
                 let alone = keyword == "if" && part.get("then").is_none() && part.get("else").is_none();
                 if part.get(keyword).is_some() && !alone {
                     self.unsupported(part, keyword, "")?;
@@ -178,7 +185,7 @@ impl<'j> Reader<'j, '_> {
         }
         let Some(values) = values else { return Ok(None) };
         let (min, max) = self.lengths("minLength", "maxLength")?;
-        let bounds = self.bounds()?;
+        let (bounds, multiple) = (self.bounds()?, self.multiple(None)?);
         let takes = |value: &&'j Json| match value {
             Json::String(text) => {
                 let count = text.chars().count() as u64;
@@ -190,7 +197,7 @@ impl<'j> Reader<'j, '_> {
                 } else {
                     INTEGER
                 };
-                allowed & kind != 0 && bounds.has(number)
+                allowed & kind != 0 && bounds.has(number) && multiple.is_none_or(|multiple| multiple.has(number))
             }
             Json::Bool(_) => allowed & BOOLEAN != 0,
             Json::Null => allowed & NULL != 0,
@@ -201,7 +208,6 @@ impl<'j> Reader<'j, '_> {
         let has = |kind: fn(&Json) -> bool| values.iter().any(|value| kind(value));
         let beside = [
             ("pattern", has(|v| matches!(v, Json::String(_)))),
-            ("multipleOf", has(|v| matches!(v, Json::Number(_)))),
             ("properties", has(|v| matches!(v, Json::Object(_)))),
             ("items", has(|v| matches!(v, Json::Array(_)))),
         ];
@@ -325,15 +331,28 @@ impl<'j> Reader<'j, '_> {
 
     fn number(&self, fractions: bool) -> Result<Shape<'j>> {
         let bounds = self.bounds()?;
-        let mut whole = !fractions;
+        Ok(match self.multiple((!fractions).then_some(Multiple::OF_ONE))? {
+            None => Shape::Number(bounds),
+            Some(Multiple::OF_ONE) => Shape::Integer(bounds),
+            Some(multiple) => Shape::Multiple(multiple, bounds),
+        })
+    }
+
+    /// What a number is a multiple of, besides `multiple`.
+    fn multiple(&self, mut multiple: Option<Multiple>) -> Result<Option<Multiple>> {
         for part in self.parts {
-            match part.get("multipleOf") {
-                None => {}
-                Some(Json::Number(number)) if number.as_f64() == Some(1.0) => whole = true,
-                Some(_) => self.unsupported(part, "multipleOf", "")?,
+            let number = match part.get("multipleOf") {
+                None => continue,
+                Some(Json::Number(number)) if number.as_f64().is_some_and(|number| number > 0.0) => number,
+                Some(_) => return Err(refused(&part.at, "multipleOf must be a number above 0")),
+            };
+            let all = Multiple::of(number).and_then(|one| multiple.unwrap_or(one).and(one));
+            match all {
+                Some(_) => multiple = all,
+                None => self.unsupported(part, "multipleOf", ": it would take too many rules")?,
             }
         }
-        Ok(if whole { Shape::Integer(bounds) } else { Shape::Number(bounds) })
+        Ok(multiple)
     }
 
     fn array(&self) -> Result<Option<Shape<'j>>> {

@@ -12,6 +12,7 @@ mod formats;
 mod gather;
 mod llama;
 mod members;
+mod multiples;
 mod names;
 mod numbers;
 mod options;

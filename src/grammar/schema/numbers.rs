@@ -3,8 +3,8 @@
 use crate::grammar::draft::Expr;
 
 /// Digits after the point that a bound may have.
-const SCALE: u32 = 15;
-const UNIT: i128 = 10i128.pow(SCALE);
+pub(super) const SCALE: u32 = 15;
+pub(super) const UNIT: i128 = 10i128.pow(SCALE);
 /// No number that is written has more digits before its point.
 const MAX_DIGITS: u32 = 16;
 /// The largest integer that is written.
@@ -24,20 +24,41 @@ pub(super) struct Bounds {
     pub(super) max: Option<Bound>,
 }
 
+/// Whether a number is negative, its digits as an integer, unless they are too many, and the power of ten that makes
+/// them units of 10⁻¹⁵.
+fn read(number: &serde_json::Number) -> (bool, Option<i128>, i64) {
+    let text = number.to_string();
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));
+    let (negative, mantissa) = match mantissa.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, mantissa),
+    };
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let exponent = exponent.parse::<i64>().unwrap_or(0).saturating_sub(part.len() as i64) + i64::from(SCALE);
+    (negative, [whole, part].concat().parse().ok(), exponent)
+}
+
+/// A number in units of 10⁻¹⁵; `None` where it is finer than that or too large.
+pub(super) fn units(number: &serde_json::Number) -> Option<i128> {
+    let (negative, digits, exponent) = read(number);
+    let digits = digits?;
+    let power = 10i128.checked_pow(u32::try_from(exponent.unsigned_abs()).ok()?);
+    let value = match (power, exponent < 0) {
+        _ if digits == 0 => 0,
+        (Some(power), false) => digits.checked_mul(power)?,
+        (Some(power), true) if digits % power == 0 => digits / power,
+        _ => return None,
+    };
+    Some(if negative { -value } else { value })
+}
+
 impl Bound {
     /// A bound of a schema. What is finer than 10⁻¹⁵ or larger than any number that is written is rounded: `up` or
     /// down.
     pub(super) fn of(number: &serde_json::Number, exclusive: bool, up: bool) -> Bound {
-        let text = number.to_string();
-        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((&text, "0"));
-        let (negative, mantissa) = match mantissa.strip_prefix('-') {
-            Some(rest) => (true, rest),
-            None => (false, mantissa),
-        };
-        let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let exponent = exponent.parse::<i64>().unwrap_or(0).saturating_sub(part.len() as i64) + i64::from(SCALE);
+        let (negative, digits, exponent) = read(number);
         let limit = (LARGEST + 2) * UNIT;
-        let mut value: i128 = [whole, part].concat().parse().unwrap_or(limit);
+        let mut value = digits.unwrap_or(limit);
         let mut inexact = false;
         for _ in 0..exponent.clamp(0, 60) {
             value = value.saturating_mul(10).min(limit);
@@ -97,18 +118,23 @@ impl Bounds {
         !self.is_apart(Bounds { min: Some(exact), max: Some(exact) })
     }
 
+    /// The least and the largest count of so many units that is in the range, of those that are written.
+    pub(super) fn counts(self, unit: i128) -> (i128, i128) {
+        let min = self.min.map(|b| b.value.div_euclid(unit) + i128::from(b.exclusive || b.value.rem_euclid(unit) != 0));
+        let max = self.max.map(|b| b.value.div_euclid(unit) - i128::from(b.exclusive && b.value.rem_euclid(unit) == 0));
+        (min.unwrap_or(-LARGEST).max(-LARGEST), max.unwrap_or(LARGEST).min(LARGEST))
+    }
+
     /// The integers of the range.
     pub(super) fn integer(self) -> Expr {
-        let min = self.min.map(|b| b.value.div_euclid(UNIT) + i128::from(b.exclusive || b.value.rem_euclid(UNIT) != 0));
-        let max = self.max.map(|b| b.value.div_euclid(UNIT) - i128::from(b.exclusive && b.value.rem_euclid(UNIT) == 0));
-        let (low, high) = (min.unwrap_or(-LARGEST).max(-LARGEST), max.unwrap_or(LARGEST).min(LARGEST));
+        let (low, high) = self.counts(UNIT);
         let mut ways = Vec::new();
         if low > high {
             return Expr::never();
         }
         if low < 0 {
             // As llama.cpp: "-0" only where both bounds are given.
-            let from = if high < 0 { -high } else { i128::from(min.is_none()) };
+            let from = if high < 0 { -high } else { i128::from(self.min.is_none()) };
             ways.push(Expr::Seq(vec![Expr::text("-"), digits(from, -low)]));
         }
         if high >= 0 {

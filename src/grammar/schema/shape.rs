@@ -1,5 +1,6 @@
 //! What a schema says, once its keywords are put together: the shapes of values that a grammar is made of.
 
+use super::multiples::Multiple;
 use super::numbers::Bounds;
 use crate::grammar::json::Json;
 use crate::grammar::regex::Pattern;
@@ -54,6 +55,8 @@ pub(super) enum Shape<'j> {
     Values(Vec<&'j Json>),
     Integer(Bounds),
     Number(Bounds),
+    /// A number that is a multiple, within bounds.
+    Multiple(Multiple, Bounds),
     String(Text),
     Object(Object<'j>),
     Array(Array<'j>),
