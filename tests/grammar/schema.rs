@@ -141,6 +141,40 @@ fn what_no_grammar_keeps_is_refused_by_name_and_place() {
     }
 }
 
+/// Against all lists of up to four of the values.
+#[test]
+fn distinct_items_of_a_few_values_come_once_each() {
+    let texts = ["\"a\"", "\"b\"", "1", "[null]"];
+    let values = json!(["a", "b", 1, [null], 1.0]);
+    for (min, max) in [(0, None), (0, Some(2)), (2, Some(3)), (3, None), (4, Some(9))] {
+        let mut schema = json!({"type": "array", "items": {"enum": values}, "uniqueItems": true, "minItems": min});
+        schema["maxItems"] = json!(max.unwrap_or(4));
+        if max.is_none() {
+            schema.as_object_mut().unwrap().remove("maxItems");
+        }
+        let naive = exact(&schema);
+        for number in 0..5usize.pow(5) {
+            // Digits in base 5, where 4 is the end.
+            let list: Vec<usize> = (0..5).map(|place| number / 5usize.pow(place) % 5).take_while(|&d| d < 4).collect();
+            let text = format!("[{}]", list.iter().map(|&i| texts[i]).collect::<Vec<_>>().join(","));
+            let differ = (0..list.len()).all(|i| !list[..i].contains(&list[i]));
+            let expected = differ && (min..=max.unwrap_or(4)).contains(&list.len());
+            assert_eq!(naive.matches(&text), expected, "{schema}: {text}");
+        }
+    }
+    let list = |n: usize| (0..n).collect::<Vec<_>>();
+    let unique = |values: &[usize]| json!({"items": {"enum": values}, "uniqueItems": true});
+    assert!(exact(&unique(&list(10))).matches("[9,0,8,1,7,2,6,3,5,4]"));
+    assert!(refusal(&unique(&list(11))).contains("#/uniqueItems"));
+    let mut few = unique(&list(40));
+    few["maxItems"] = json!(2);
+    assert!(exact(&few).matches("[39,0]") && !exact(&few).matches("[39,39]") && !exact(&few).matches("[1,2,3]"));
+    let nested = json!({"$defs": {"a": {"items": {"$ref": "#/$defs/a"}, "uniqueItems": true}}, "$ref": "#/$defs/a"});
+    assert!(refusal(&nested).contains("uniqueItems"));
+    let impossible = json!({"items": {"enum": [1, 2]}, "uniqueItems": true, "minItems": 3});
+    assert!(refusal(&impossible).contains("no value"));
+}
+
 #[test]
 fn what_is_never_so_leaves_the_rest() {
     let never = json!({"not": {}});

@@ -248,6 +248,12 @@ impl<'j> Emitter<'j> {
             Shape::String(text) => self.text(text),
             Shape::Object(object) => self.members(object, hint),
             Shape::Array(array) => self.items(array),
+            Shape::Set(values, min, max) => {
+                let values: Vec<String> = values.iter().map(|value| value.text()).collect();
+                let space = self.space()?;
+                let items = self.distinct(&values, (min, max), 0, &mut HashMap::new())?;
+                Ok(Expr::Seq(vec![Expr::text("["), space.clone(), items, space, Expr::text("]")]))
+            }
         }
     }
 
@@ -312,9 +318,12 @@ impl<'j> Emitter<'j> {
         Ok(Expr::Rule(top))
     }
 
+    fn comma(&mut self) -> Result<Expr> {
+        Ok(Expr::Seq(vec![Expr::text(","), self.space()?]))
+    }
+
     fn items(&mut self, array: Array<'j>) -> Result<Expr> {
-        let space = self.space()?;
-        let comma = Expr::Seq(vec![Expr::text(","), space.clone()]);
+        let (space, comma) = (self.space()?, self.comma()?);
         let mut parts = vec![Expr::text("["), space.clone()];
         let length = array.first.len() as u64;
         let first = array.first.iter().take(array.max.unwrap_or(length).min(length) as usize);
@@ -344,6 +353,35 @@ impl<'j> Emitter<'j> {
         }
         parts.extend([space, Expr::text("]")]);
         Ok(Expr::Seq(parts))
+    }
+
+    /// The items that may come after those of these bits, so that there are `min` to `max`, each once.
+    fn distinct(
+        &mut self,
+        values: &[String],
+        (min, max): (u64, u64),
+        before: u64,
+        known: &mut HashMap<u64, Expr>,
+    ) -> Result<Expr> {
+        if let Some(known) = known.get(&before) {
+            return Ok(known.clone());
+        }
+        let count = u64::from(before.count_ones());
+        let mut ways = Vec::new();
+        if count >= min {
+            ways.push(Expr::empty());
+        }
+        if count == max {
+            return Ok(Expr::Alt(ways));
+        }
+        for (index, value) in values.iter().enumerate().filter(|(index, _)| before >> index & 1 == 0) {
+            let value = Expr::text(value.as_str());
+            let more = self.distinct(values, (min, max), before | 1 << index, known)?;
+            ways.push(Expr::Seq(if count > 0 { vec![self.comma()?, value, more] } else { vec![value, more] }));
+        }
+        let items = self.draft.rule("distinct", Expr::Alt(ways))?;
+        known.insert(before, items.clone());
+        Ok(items)
     }
 
     /// `name`, colon and value of a member.

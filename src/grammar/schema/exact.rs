@@ -27,6 +27,9 @@ pub(super) fn read<'j>(
     Reader { document, keywords, parts, left }.read()
 }
 
+/// Sets of values after which another may come, of one array of distinct values: 10 values in any order.
+const MAX_SETS: u64 = 1_024;
+
 struct Reader<'j, 'p> {
     document: &'j Json,
     keywords: Keywords,
@@ -68,20 +71,11 @@ impl<'j> Reader<'j, '_> {
                 }
             }
         }
-        let mut allowed = ALL_KINDS;
-        let mut is_typed = false;
-        for part in self.parts {
-            if let Some(kinds) = typed(part)? {
-                allowed &= kinds;
-                is_typed = true;
-            }
-        }
-        if let Some(values) = self.values(allowed)? {
+        let kinds = self.kinds()?;
+        if let Some(values) = self.values(kinds.unwrap_or(ALL_KINDS))? {
             return Ok(Reading::Shapes(vec![Shape::Values(values)]));
         }
-        if !is_typed {
-            allowed = self.inferred();
-        }
+        let allowed = kinds.unwrap_or_else(|| self.inferred());
         if allowed == ALL_KINDS && self.inferred() == ALL_KINDS {
             return Ok(Reading::Shapes(vec![Shape::Any]));
         }
@@ -105,6 +99,17 @@ impl<'j> Reader<'j, '_> {
             shapes.push(Shape::Null);
         }
         Ok(Reading::Shapes(shapes))
+    }
+
+    /// The kinds that all `type`s allow, where there is one.
+    fn kinds(&self) -> Result<Option<Kinds>> {
+        let mut allowed = None;
+        for part in self.parts {
+            if let Some(kinds) = typed(part)? {
+                allowed = Some(allowed.unwrap_or(ALL_KINDS) & kinds);
+            }
+        }
+        Ok(allowed)
     }
 
     /// The kinds that keywords speak of, where no `type` does.
@@ -367,9 +372,6 @@ impl<'j> Reader<'j, '_> {
         };
         let length = self.parts.iter().filter_map(first_of).map(|(_, list, _)| list.len()).max().unwrap_or(0);
         for part in self.parts {
-            if part.get("uniqueItems") == Some(&Json::Bool(true)) && max.is_none_or(|max| max > 1) {
-                self.unsupported(part, "uniqueItems", "")?;
-            }
             if part.get("contains").is_some() {
                 self.unsupported(part, "contains", "")?;
             }
@@ -407,7 +409,49 @@ impl<'j> Reader<'j, '_> {
         // A tuple is whole, and goes on only where the schema says with what, or that there is more.
         let open = length == 0 || given || min > length as u64;
         let rest = if open && rest.is_some() { Some(rest) } else { None };
+        let unique = |part: &&Part<'j>| part.get("uniqueItems") == Some(&Json::Bool(true));
+        if let Some(part) = self.parts.iter().find(unique).filter(|_| max.is_none_or(|max| max > 1)) {
+            let set = match &rest {
+                Some(item) if first.is_empty() => self.set(item, min, max)?,
+                _ => None,
+            };
+            match set {
+                Some(set) => return Ok(Some(set)),
+                None => self.unsupported(part, "uniqueItems", " but for a few values of an enum")?,
+            }
+        }
         Ok(Some(Shape::Array(Array { first, rest, min, max })))
+    }
+
+    /// An array of items that differ; `None` where their values are not listed, or are too many.
+    fn set(&self, item: &All<'j>, min: u64, max: Option<u64>) -> Result<Option<Shape<'j>>> {
+        let listed = match item {
+            None => Some(Vec::new()),
+            Some(parts) => {
+                let item = Reader { parts, ..*self };
+                let is_more = |part: &Part| ["anyOf", "oneOf", "not", "if"].iter().any(|key| part.get(key).is_some());
+                if parts.iter().any(is_more) {
+                    return Ok(None);
+                }
+                item.values(item.kinds()?.unwrap_or(ALL_KINDS))?
+            }
+        };
+        let Some(listed) = listed.filter(|listed| listed.len() <= 64) else { return Ok(None) };
+        let mut values: Vec<&'j Json> = Vec::new();
+        for value in listed {
+            if !values.iter().any(|known| known.equals(value)) {
+                values.push(value);
+            }
+        }
+        let count = values.len() as u64;
+        let max = max.unwrap_or(count).min(count);
+        // Sets after which more may come: of each size as many as there are ways to choose so many.
+        let (mut sets, mut chosen) = (0u64, 1u64);
+        for size in 0..max {
+            sets = sets.saturating_add(chosen);
+            chosen = chosen.saturating_mul(count - size) / (size + 1);
+        }
+        Ok((sets <= MAX_SETS).then_some(Shape::Set(values, min, max)))
     }
 
     fn object(&self) -> Result<Shape<'j>> {

@@ -60,6 +60,8 @@ pub(super) enum Shape<'j> {
     String(Text),
     Object(Object<'j>),
     Array(Array<'j>),
+    /// An array of some of these values, each once: so many of them.
+    Set(Vec<&'j Json>, u64, u64),
 }
 
 /// A string.
