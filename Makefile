@@ -180,7 +180,7 @@ page:
 # ---------------------------------------------------------------------------------------------------------- make deep
 
 crate:
-	$(call section,"the crate, packed and added to an empty one")
+	$(call section,"the crate: packed and added to an empty one")
 	@tools/crate.sh
 
 unit-deep:
@@ -268,7 +268,7 @@ musl: js
 
 # The Windows build, as far as Wine has what it needs.
 windows: built-for-c
-	$(call section,"Windows under Wine: unit tests, the C harness, the C++ examples, a model on the CPU and on software Vulkan")
+	$(call section,"Windows under Wine: unit tests; the C harness; C++ examples; a model on the CPU and on software Vulkan")
 	@tools/install.sh --deep >/dev/null
 	@if command -v rustup >/dev/null 2>&1; then tools/windows.sh; else $(call skip,"no rustup"); fi
 
