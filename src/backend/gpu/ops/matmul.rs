@@ -47,7 +47,7 @@ const CHUNK: usize = 512;
 const AHEAD_QUADS: usize = 4;
 /// Threads of the kernel that looks up rows of a table; each reads a group of weights.
 const EMBED_THREADS: usize = 64;
-/// Rows of matrices in a tile of a product with many rows.
+/// Rows of matrices in a tile of a product with many rows; of the batch as well, where it is by matrix instructions.
 const TILE_ROWS: usize = 64;
 /// Rows of a head's or an expert's matrix are a multiple of this.
 pub const HEAD_ROWS: usize = 16;
