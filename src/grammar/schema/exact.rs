@@ -354,7 +354,7 @@ impl<'j> Reader<'j, '_> {
             let all = Multiple::of(number).and_then(|one| multiple.unwrap_or(one).and(one));
             match all {
                 Some(_) => multiple = all,
-                None => self.unsupported(part, "multipleOf", ": it would take too many rules")?,
+                None => self.unsupported(part, "multipleOf", ": it is too fine, or would take too many rules")?,
             }
         }
         Ok(multiple)

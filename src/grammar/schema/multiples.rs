@@ -1,10 +1,10 @@
 //! Multiples of a number within bounds, digit by digit.
 //!
-//! A multiple of m · 10⁻ᵏ is N · 10⁻ᵏ where m divides N. Of the digits of N that were read, what counts for those to come is
-//! what they leave when m divides them, with zeros in the places to come. So there is a rule for each number of digits to
-//! come and each remainder from which they can reach a multiple.
+//! A multiple of m · 10⁻ᵏ is N · 10⁻ᵏ where m divides N. Of the digits of N that were read, what counts for those to
+//! come is what they leave when m divides them, with zeros in the places to come. So there is a rule for each number
+//! of digits to come and each remainder from which they can reach a multiple.
 
-use super::numbers::{Bounds, SCALE, UNIT, units};
+use super::numbers::{Bounds, MAX_DIGITS, SCALE, UNIT, units};
 use crate::Result;
 use crate::grammar::draft::{Draft, Expr};
 use serde_json::Number;
@@ -12,8 +12,6 @@ use std::collections::HashMap;
 
 /// The most rules of one multiple.
 const MAX_RULES: i128 = 5_000;
-/// Digits of the longest number that is written.
-const MAX_DIGITS: u32 = 16;
 
 /// What a number is a multiple of, in units of 10⁻¹⁵.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use crate::grammar::draft::Expr;
 pub(super) const SCALE: u32 = 15;
 pub(super) const UNIT: i128 = 10i128.pow(SCALE);
 /// No number that is written has more digits before its point.
-const MAX_DIGITS: u32 = 16;
+pub(super) const MAX_DIGITS: u32 = 16;
 /// The largest integer that is written.
 const LARGEST: i128 = 10i128.pow(MAX_DIGITS) - 1;
 
