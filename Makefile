@@ -60,16 +60,17 @@ lint:
 	  $(CARGO) clippy --locked --workspace --all-targets --features $(TESTING) -- -D warnings; \
 	else $(call skip,"no clippy"); fi
 
-# What no test here runs is compiled at least, and a warning is an error. All targets in one go, so that they share the machine.
+# What no test here runs is compiled at least, and a warning is an error; in `make deep` with the GPU, which each system has in code
+# of its own. All targets in one go, so that they share the machine.
 # The code tells the second list from the first nowhere: same system, other linker or processor.
 TARGETS := x86_64-pc-windows-msvc aarch64-apple-darwin aarch64-linux-android x86_64-unknown-linux-musl
 MORE_TARGETS := x86_64-pc-windows-gnu aarch64-apple-ios aarch64-unknown-linux-musl
 targets:
 	$(call section,"the library for other systems")
-	$(call check_for,$(TARGETS))
+	$(call check_for,$(TARGETS),--no-default-features)
 more-targets:
-	$(call section,"the library for more systems")
-	$(call check_for,$(MORE_TARGETS))
+	$(call section,"the library for more systems and with the GPU")
+	$(call check_for,$(TARGETS) $(MORE_TARGETS),)
 
 define check_for
 @added=(); for target in $(1); do \
@@ -78,7 +79,7 @@ define check_for
 done; \
 if ! $(CARGO) clippy --version >/dev/null 2>&1; then $(call skip,"no clippy"); \
 elif (($${#added[@]})); then \
-  $(CARGO) clippy --locked --lib --no-default-features "$${added[@]}" -- -D warnings; \
+  $(CARGO) clippy --locked --lib $(2) "$${added[@]}" -- -D warnings; \
 fi
 endef
 
