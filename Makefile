@@ -87,10 +87,20 @@ endef
 # make deep draws new ones. Built with the members and features that built-for-c needs, so that everything compiles once.
 # The library's own tests compile many shaders and run each a few times: Mesa's software driver takes 0.6 of the time for that
 # where it leaves out its optimisations. The tests of whole engines run them longer, and are faster with them.
+# Most programs of integration tests keep less than one core busy, so they run in two rows at once; what the second row says
+# comes when both have ended.
+FIRST_ROW  := cli engine grammar memory model session
+SECOND_ROW := $(filter-out $(FIRST_ROW),$(patsubst tests/%/main.rs,%,$(wildcard tests/*/main.rs)))
 unit:
 	$(call section,"unit and integration tests on the fixture models")
 	GALLIVM_PERF=nopt PROPTEST_RNG_SEED=1 $(CARGO) test --locked --workspace --features $(TESTING) --lib --bins
-	PROPTEST_RNG_SEED=1 $(CARGO) test --locked --workspace --features $(TESTING) --test '*'
+	$(CARGO) test --locked --workspace --features $(TESTING) --test '*' --no-run
+	@export PROPTEST_RNG_SEED=1; failed=0; row() { $(CARGO) test --locked --workspace --features $(TESTING) "$$@"; }; \
+	row $(addprefix --test ,$(SECOND_ROW)) >target/second_row.log 2>&1 & second=$$!; \
+	row $(addprefix --test ,$(FIRST_ROW)) || failed=1; \
+	wait $$second || failed=1; \
+	cat target/second_row.log; \
+	exit $$failed
 
 cpu-only:
 	$(call section,"the library alone: CPU only and without the command line")
@@ -136,11 +146,13 @@ install-test: built-for-c
 	$(with_peer); \
 	ctest --test-dir target/install-test --output-on-failure --timeout 600
 
-# In a folder of its own: its core is without the C interface, whose names it has for its own functions.
+# In a folder of its own: its core is without the C interface, whose names it has for its own functions. The tests compile that
+# core without optimising it, in a quarter of the time: they run small models for seconds.
 HOST := --locked -p eliza-inference-host --features exports --target-dir target/eliza-host
 host-test: built-for-c
 	$(call section,"the library of ABI 15: a host in C and one in Bun")
-	@export ELIZA_CORE_LIBRARY="$(CURDIR)/target/debug/libelizainference.$(SUFFIX)" ELIZA_FIXTURES="$(CURDIR)/target/fixtures"; \
+	@export ELIZA_CORE_LIBRARY="$(CURDIR)/target/debug/libelizainference.$(SUFFIX)" ELIZA_FIXTURES="$(CURDIR)/target/fixtures" \
+	  CARGO_PROFILE_DEV_OPT_LEVEL=0; \
 	$(CARGO) build $(HOST) --no-default-features --lib --test host; \
 	$(CARGO) test $(HOST) --no-default-features --test host; \
 	ELIZA_HOST_LIBRARY="$(CURDIR)/target/eliza-host/debug/libelizainference_host.$(SUFFIX)" tools/js.sh host
