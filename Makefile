@@ -38,13 +38,13 @@ skip    = printf 'skipped: %s\n' $(1)
 
 .PHONY: install uninstall install-test
 .PHONY: test deep header bench clean tools lint unit cpu-only c-harness js js-deep jvm parity-quick decoders-quick readme \
-	page unit-deep gpu-variants gpu-matrices decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
+	page unit-deep lark gpu-variants gpu-matrices decoders isa-deep trie-tsan c-valgrind c-asan android aarch64 musl targets more-targets fuzz parity \
 	built-for-c jvm-bench dxc gpu-lab eliza-host host-test host-lint crate windows real-servers
 
 test: tools lint targets unit cpu-only c-harness js jvm install-test parity-quick decoders-quick readme page host-test
 	$(call section,"all of make test passed")
 
-deep: test more-targets host-lint crate unit-deep gpu-variants gpu-matrices dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl windows real-servers fuzz parity decoders
+deep: test more-targets host-lint crate unit-deep lark gpu-variants gpu-matrices dxc gpu-lab isa-deep trie-tsan c-valgrind c-asan js-deep android aarch64 musl windows real-servers fuzz parity decoders
 	$(call section,"all of make deep passed")
 
 # ---------------------------------------------------------------------------------------------------------- make test
@@ -57,7 +57,7 @@ lint:
 	$(call section,"formatting and lints")
 	@if $(CARGO) fmt --version >/dev/null 2>&1; then $(CARGO) fmt --all --check; else $(call skip,"no rustfmt"); fi
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then \
-	  $(CARGO) clippy --locked --workspace --all-targets --features $(TESTING) -- -D warnings; \
+	  $(CARGO) clippy --locked --workspace --all-targets --features $(TESTING),eliza-inference/llguidance -- -D warnings; \
 	else $(call skip,"no clippy"); fi
 
 # What no test here runs is compiled at least, and a warning is an error; in `make deep` with the GPU, which each system has in code
@@ -200,6 +200,10 @@ unit-deep:
 	$(call section,"long random comparisons in the release build")
 	@$(with_peer); \
 	$(CARGO) test --locked --release -- --include-ignored
+
+lark:
+	$(call section,"grammars in Lark")
+	@$(CARGO) test --locked --release --features llguidance --test grammar --test session --test cli -- lark
 
 # Engines with the kernels that the software driver does not ask for by itself.
 gpu-variants:

@@ -1,9 +1,10 @@
 //! What a grammar costs: the vocabulary's trie, the first state, masks that are new and masks that are known.
 //!
-//! `cargo bench --bench grammar`. Vocabularies of `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred JSON
-//! schemas from simple to hard, each with six valid texts: three warm up, masks are timed in the three others after
-//! them. `tools/bench_grammar.py` runs it beside other programs: where `ELIZA_BENCH_OUT` names a file, the figures are
-//! written there, with the vocabularies' texts and the tokens that were timed.
+//! `cargo bench --bench grammar`; with `--features llguidance` also the same schemas in Lark. Vocabularies of
+//! `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred JSON schemas from simple to hard, each with six
+//! valid texts: three warm up, masks are timed in the three others after them. `tools/bench_grammar.py` runs it beside other
+//! programs: where `ELIZA_BENCH_OUT` names a file, the figures are written there, with the vocabularies' texts and the
+//! tokens that were timed.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/testing/mod.rs"]
@@ -61,6 +62,39 @@ fn line(what: &str, times: &mut [f64], bounds: Option<(f64, f64)>, report: &mut 
     report.insert(what.to_owned(), figures);
 }
 
+/// The same schemas inside of grammars in Lark, each text as far as llguidance takes it.
+#[cfg(feature = "llguidance")]
+fn lark(vocab: &Arc<Vocab>, report: &mut Map<String, Value>) {
+    let start = Instant::now();
+    Grammar::lark("start: \"a\"", vocab, GrammarOptions::default()).unwrap();
+    line("llguidance's trie, once", &mut [start.elapsed().as_secs_f64() * 1e6], None, report);
+    let (mut first, mut known) = (Vec::new(), Vec::new());
+    for case in schemas::all() {
+        let start = Instant::now();
+        let text = format!("start: %json {}", case.schema.get());
+        let Ok(grammar) = Grammar::lark(&text, vocab, GrammarOptions::default()) else { continue };
+        let mut state = GrammarState::new(grammar);
+        state.mask().unwrap();
+        first.push(start.elapsed().as_secs_f64() * 1e6);
+        for (nth, text) in case.valid.iter().enumerate() {
+            state.rearm();
+            for token in vocab.tokenize_inside(text.as_bytes(), false, &|| false).unwrap() {
+                let start = Instant::now();
+                let mask = state.mask().unwrap().unwrap();
+                if nth >= WARM {
+                    known.push(start.elapsed().as_secs_f64() * 1e6);
+                }
+                if !mask.allows(token) {
+                    break;
+                }
+                state.accept(token).unwrap();
+            }
+        }
+    }
+    line("in Lark: to the first mask", &mut first, None, report);
+    line("in Lark: a mask in the texts after them", &mut known, None, report);
+}
+
 /// Everything about one vocabulary.
 fn measure(path: &PathBuf) -> Map<String, Value> {
     let vocab = Arc::new(Vocab::from_gguf(&File::open(path).unwrap()).unwrap());
@@ -96,6 +130,8 @@ fn measure(path: &PathBuf) -> Map<String, Value> {
     line("to the first mask", &mut first, Some((50_000.0, 50_000.0)), &mut report);
     line("a mask in the first three texts", &mut new, None, &mut report);
     line("a mask in the texts after them", &mut known, Some((5.0, 100.0)), &mut report);
+    #[cfg(feature = "llguidance")]
+    lark(&vocab, &mut report);
     let hex = |token: Token| {
         let mut piece = Vec::new();
         vocab.piece(token, true, &mut piece);

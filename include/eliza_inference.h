@@ -1370,7 +1370,7 @@ int32_t eliza_inference_set_trie_cache_limit(uint64_t bytes);
  * another rule is the root; `{"json_schema": {...}}`, with `"compact": true` for no white space and
  * `"keywords"`, which says what becomes of those that no grammar can keep: "exact" (they are refused, the default),
  * "lenient" (they are ignored) or "llama.cpp" (schemas are read as llama.cpp does); `{"regex": "..."}`;
- * `{"skeleton": {...}}`; or `{"spans": [...]}`. Besides, each may have `"lazy": true` with `"triggers": [{"type":
+ * `{"skeleton": {...}}`; `{"spans": [...]}`; or `{"lark": "..."}` in a library with the feature `llguidance`. Besides, each may have `"lazy": true` with `"triggers": [{"type":
  * "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of
  * them, and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling
  * where it is the only legal one) or "off". The grammar persists, and each successful prefill begins it again, until

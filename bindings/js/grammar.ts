@@ -32,7 +32,7 @@ export type Span = {
   | { readonly kind: "free"; readonly until?: readonly (string | number)[] }
 );
 
-/** What a generation is held to: one of `grammar`, `schema`, `regex`, `skeleton` and `spans`. */
+/** What a generation is held to: one of `grammar`, `schema`, `regex`, `lark`, `skeleton` and `spans`. */
 export interface GrammarOptions {
   /** A grammar in GBNF. */
   grammar?: string;
@@ -49,6 +49,8 @@ export interface GrammarOptions {
   keywords?: "exact" | "lenient" | "llama.cpp";
   /** A regular expression that the whole text has to match. */
   regex?: string;
+  /** A grammar in llguidance's dialect of Lark, for a library that was built with the feature `llguidance`. */
+  lark?: string;
   /** A response skeleton that makes up the text. */
   skeleton?: object;
   /** Spans that make up the text; see `docs/spans.md`. */
@@ -76,7 +78,7 @@ export interface GrammarOptions {
 }
 
 /** The kinds of source, by the library's names. */
-const KINDS = { grammar: "gbnf", schema: "json_schema", regex: "regex", skeleton: "skeleton", spans: "spans" } as const;
+const KINDS = { grammar: "gbnf", schema: "json_schema", regex: "regex", lark: "lark", skeleton: "skeleton", spans: "spans" } as const;
 
 /** What `eliza_inference_set_grammar` takes; `undefined` where no grammar is asked for. */
 export function grammarSource(options: GrammarOptions): string | undefined {

@@ -34,6 +34,9 @@ test("what is refused says why, and bars nothing afterwards", async () => {
     });
   await refused({ grammar: "root ::= [a" }, /line 1/);
   await refused({ grammar: "root ::= a", regex: "b" }, /grammar and regex/);
+  await refused({ lark: 'start: "a"', regex: "b" }, /regex and lark/);
+  // These tests run with a library without that feature.
+  await assert.rejects(whole(model, PROMPT, { lark: 'start: "a"' }), { code: "ELIZA_ERR_NOT_IMPLEMENTED", message: /feature `llguidance`/ });
   await refused({ grammar: "root ::= a", trie: { modelId: "", descriptors: [] } }, /trie and a grammar/);
   await refused({ grammar: 'root ::= "a"', triggers: [{ type: "what", value: "a" }] }, /triggers\[0\]/);
   assert.equal((await whole(model, PROMPT, { maxTokens: 3, temperature: 0 })).tokens.length, 3);

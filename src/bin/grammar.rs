@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Outcome {
 /// The text is fed byte by byte; where the grammar asks for whole tokens, by the longest tokens.
 fn check(args: &CheckArgs) -> Outcome {
     let Some(source) = args.guide.source()? else {
-        return usage("one of --grammar, --schema, --regex, --spans and --skeleton must be given");
+        return usage("one of --grammar, --schema, --regex, --lark, --spans and --skeleton must be given");
     };
     let text = read_input(&args.text)?;
     let vocab = Arc::new(Vocab::from_gguf(&File::open(&args.model)?)?);

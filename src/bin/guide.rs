@@ -18,6 +18,9 @@ pub struct Guide {
     /// A regular expression that the whole text has to match
     #[arg(long, value_name = "TEXT", group = "grammar_source", allow_hyphen_values = true)]
     regex: Option<String>,
+    /// A grammar in llguidance's dialect of Lark; needs a build with the feature `llguidance`
+    #[arg(long, value_name = "FILE", group = "grammar_source")]
+    lark: Option<PathBuf>,
     /// Spans (JSON) that make up the text
     #[arg(long, value_name = "FILE", group = "grammar_source")]
     spans: Option<PathBuf>,
@@ -29,18 +32,18 @@ pub struct Guide {
         long,
         value_name = "NAME",
         requires = "grammar",
-        conflicts_with_all = ["schema", "regex", "spans", "skeleton"]
+        conflicts_with_all = ["schema", "regex", "lark", "spans", "skeleton"]
     )]
     root: Option<String>,
     /// No white space in the JSON of a schema
-    #[arg(long, requires = "schema", conflicts_with_all = ["grammar", "regex", "spans", "skeleton"])]
+    #[arg(long, requires = "schema", conflicts_with_all = ["grammar", "regex", "lark", "spans", "skeleton"])]
     compact: bool,
     /// What becomes of keywords of a schema that no grammar can keep
     #[arg(
         long,
         value_name = "HOW",
         requires = "schema",
-        conflicts_with_all = ["grammar", "regex", "spans", "skeleton"]
+        conflicts_with_all = ["grammar", "regex", "lark", "spans", "skeleton"]
     )]
     keywords: Option<Keywords>,
     /// Generate freely up to this text, with which the grammar begins; may be given several times
@@ -86,6 +89,8 @@ impl Guide {
             member("json_schema", &parsed(path)?.0)
         } else if let Some(pattern) = &self.regex {
             member("regex", &json!(pattern).to_string())
+        } else if let Some(path) = &self.lark {
+            member("lark", &json!(text(path)?).to_string())
         } else if let Some(path) = &self.spans {
             match parsed(path)? {
                 (source, value) if value.get("spans").is_some() => source,

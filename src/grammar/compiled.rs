@@ -1,16 +1,15 @@
 //! A grammar compiled for a vocabulary, with what is known of its states.
 
-use super::code::Code;
+use super::engine::Engine;
+#[cfg(feature = "llguidance")]
+use super::lark::CompiledLark;
 use super::lazy::{Trigger, Triggers};
-use super::repeats;
+use super::rule_matcher::CompiledRules;
 use super::rules::Rules;
 use super::span_plan::SpanPlan;
-use super::tables::{Step, Stop, Tables};
 use super::vocabulary::Tree;
+use crate::Result;
 use crate::vocab::Vocab;
-use crate::{Error, Result};
-use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// What is done with text that the grammar forces.
@@ -56,47 +55,57 @@ pub struct Grammar {
     pub(super) triggers: Option<Triggers>,
     pub(super) jump_ahead: JumpAhead,
     pub(super) allows_all: bool,
+    pub(super) engine: Engine,
     spans: Option<Arc<SpanPlan>>,
     reports_spans: bool,
-    has_tokens: bool,
-    tables: Mutex<Tables>,
-    fixed_bytes: usize,
-    bytes: AtomicUsize,
 }
 
 impl Grammar {
     /// Compiles rules for a vocabulary.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for token references that the vocabulary does not have and triggers that cannot be
-    /// used, [`Error::OutOfMemory`] also beyond the limits of a grammar.
+    /// [`crate::Error::InvalidArgument`] for token references that the vocabulary does not have and triggers that
+    /// cannot be used, [`crate::Error::OutOfMemory`] also beyond the limits of a grammar.
     pub fn new(rules: Rules, vocab: &Arc<Vocab>, options: GrammarOptions) -> Result<Arc<Grammar>> {
+        Self::with(vocab, rules.allows_all, options, || {
+            let rules = if rules.allows_all { Rules::parse("root ::=", "root")? } else { rules };
+            Ok(Engine::Rules(Arc::new(CompiledRules::new(&rules, vocab)?)))
+        })
+    }
+
+    /// Compiles a grammar in llguidance's dialect of Lark for a vocabulary.
+    ///
+    /// # Errors
+    /// [`crate::Error::InvalidArgument`] for what llguidance refuses and triggers that cannot be used,
+    /// [`crate::Error::OutOfMemory`].
+    #[cfg(feature = "llguidance")]
+    pub fn lark(text: &str, vocab: &Arc<Vocab>, options: GrammarOptions) -> Result<Arc<Grammar>> {
+        Self::with(vocab, false, options, || Ok(Engine::Lark(Arc::new(CompiledLark::new(text, vocab)?))))
+    }
+
+    fn with(
+        vocab: &Arc<Vocab>,
+        allows_all: bool,
+        options: GrammarOptions,
+        compile: impl FnOnce() -> Result<Engine>,
+    ) -> Result<Arc<Grammar>> {
         let triggers = if options.lazy { Some(Triggers::new(&options.triggers)?) } else { None };
-        let allows_all = rules.allows_all;
-        let rules = if allows_all { Rules::parse("root ::=", "root")? } else { rules };
-        let mut code = Code::compile(&rules, vocab)?;
-        repeats::find(&mut code)?;
-        let code = Arc::new(code);
-        let (fixed_bytes, has_tokens) = (code.bytes(), code.has_tokens);
-        let tables = Tables::new(code).map_err(limit)?;
+        let engine = compile()?;
         Ok(Arc::new(Grammar {
             tree: Tree::of(vocab)?,
             vocab: Arc::downgrade(vocab),
             triggers,
             jump_ahead: options.jump_ahead,
             allows_all,
+            engine,
             reports_spans: options.events && options.spans.is_some(),
             spans: options.spans,
-            has_tokens,
-            tables: Mutex::new(tables),
-            fixed_bytes,
-            bytes: AtomicUsize::new(fixed_bytes),
         }))
     }
 
     /// Whether the grammar refers to whole tokens, which no text alone can match.
     pub fn has_tokens(&self) -> bool {
-        self.has_tokens
+        self.engine.has_tokens()
     }
 
     /// The spans that marked rules belong to; their numbers are what [`GrammarState::span`](super::GrammarState::span)
@@ -132,43 +141,18 @@ impl Grammar {
 
     /// Bytes of memory that it takes now, the vocabulary's trie left out.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.engine.bytes()
     }
 
     /// How often its tables were full and dropped.
     pub fn rebuilt(&self) -> u64 {
-        self.tables.lock().rebuilt
+        self.engine.rebuilt()
     }
 
     /// How many states of it are known now, and how many masks were computed so far.
     pub fn counts(&self) -> GrammarCounts {
-        let tables = self.tables.lock();
-        GrammarCounts { states: tables.n_states() as u64, masks: tables.masks }
-    }
-
-    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock()
-    }
-
-    /// Runs `work` on the tables; where they are full, once more after what is not in use was dropped.
-    pub(super) fn run<T>(&self, tables: &mut Tables, mut work: impl FnMut(&mut Tables) -> Step<T>) -> Result<T> {
-        tables.begin();
-        let done = match work(tables) {
-            Err(Stop::Full) => tables.rebuild().and_then(|()| {
-                tables.begin();
-                work(tables)
-            }),
-            done => done,
-        };
-        self.bytes.store(self.fixed_bytes + tables.bytes(), Ordering::Relaxed);
-        done.map_err(limit)
-    }
-}
-
-fn limit(stop: Stop) -> Error {
-    match stop {
-        Stop::Full => Error::OutOfMemory("Grammar: its states do not fit the tables".into()),
-        Stop::Error(error) => error,
+        let (states, masks) = self.engine.states_and_masks();
+        GrammarCounts { states, masks }
     }
 }
 

@@ -6,13 +6,8 @@
 
 use super::compiled::JumpAhead;
 use super::state::GrammarState;
-use super::tables::{DEAD, Step, Tables};
-use super::vocabulary::Tree;
-use super::walk;
 use crate::{Result, Token};
 
-/// The longest run, in bytes. The rest of a longer one is forced again after it.
-const MAX_RUN: usize = 16 << 10;
 /// So many tokens before the run are tokenized with it.
 const CONTEXT: usize = 8;
 /// The longest run of single legal tokens.
@@ -28,13 +23,7 @@ impl GrammarState {
         if !self.in_force() {
             return Ok(());
         }
-        let begin = out.len();
-        let out = std::cell::RefCell::new(out);
-        self.with(|tables, state| {
-            let mut out = out.borrow_mut();
-            out.truncate(begin);
-            run(tables, state, &mut out).map(|_| ())
-        })
+        self.matcher.forced(out)
     }
 
     /// Appends the tokens that are to come next without sampling, as the grammar's [`JumpAhead`] says. `tail` are the
@@ -105,49 +94,10 @@ impl GrammarState {
         });
         let fits = fits.count();
         tokens.truncate(fits);
-        if spelled == bytes.len()
-            && let Some(&last) = tokens.last()
-            && self.with(|tables, state| may_go_on(tables, &tree, state, &bytes, last))?
-        {
+        if spelled == bytes.len() && self.matcher.may_go_on(&tokens)? {
             tokens.pop();
         }
         out.extend(tokens);
         Ok(())
     }
-}
-
-/// Appends the run of forced bytes from a state, and returns the state after it.
-fn run(tables: &mut Tables, mut state: u32, out: &mut Vec<u8>) -> Step<u32> {
-    for _ in 0..MAX_RUN {
-        let of = tables.state(state);
-        let live: u32 = of.live.iter().map(|word| word.count_ones()).sum();
-        if of.may_end || of.has_tokens || live != 1 {
-            break;
-        }
-        let word = of.live.iter().position(|&word| word != 0).unwrap_or(0);
-        let byte = (word as u32 * 64 + of.live[word].trailing_zeros()) as u8;
-        let next = tables.next(state, byte)?;
-        if next == DEAD {
-            break;
-        }
-        out.push(byte);
-        state = next;
-    }
-    Ok(state)
-}
-
-/// Whether a longer token may take the place of `last`, the last one of the run `bytes` from `state` on.
-fn may_go_on(tables: &mut Tables, tree: &Tree, state: u32, bytes: &[u8], last: Token) -> Step<bool> {
-    let end = tables.after_text(state, bytes)?;
-    let Some(node) = tree.find(tree.text(last)) else { return Ok(false) };
-    if end == DEAD || node + 1 == tree.nodes[node].end as usize {
-        return Ok(false);
-    }
-    let mut found = false;
-    let below = (node + 1, tree.nodes[node].end as usize);
-    walk::fitting(tables, tree, below, end, &mut |_, _, _, tokens| {
-        found = !tokens.is_empty();
-        !found
-    })?;
-    Ok(found)
 }

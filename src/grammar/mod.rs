@@ -15,13 +15,18 @@ mod classes;
 mod code;
 mod compiled;
 mod draft;
+mod engine;
 mod forced;
 mod gbnf;
 mod json;
+#[cfg(feature = "llguidance")]
+mod lark;
 mod lazy;
 mod mask;
+mod matcher;
 pub mod regex;
 mod repeats;
+mod rule_matcher;
 mod rules;
 pub mod schema;
 mod source;

@@ -1,7 +1,7 @@
 //! The JSON that hosts hand in, and the grammars made of it, shared by the whole process.
 //!
 //! `{"gbnf": "root ::= …", "root"?: "root", "lazy"?: bool, "triggers"?: [{"type": …, "value": …}], "jump_ahead"?: …}`.
-//! Every kind of source becomes [`Rules`]; `KINDS` has one row for each. Unknown keys are ignored.
+//! Every kind of source but Lark becomes [`Rules`]; `KINDS` has one row for each. Unknown keys are ignored.
 
 use super::code;
 use super::compiled::{Grammar, GrammarOptions, JumpAhead};
@@ -28,7 +28,7 @@ const CAPACITY: NonZeroUsize = NonZeroUsize::new(128).unwrap();
 /// The most bytes of grammars kept.
 const LIMIT_BYTES: usize = 256 << 20;
 
-/// A kind of source: the key that says it, and how its rules are made of the whole object.
+/// A kind of source: the key that says it, and what is made of the whole object.
 struct Kind {
     key: &'static str,
     make: Make,
@@ -37,17 +37,31 @@ struct Kind {
 /// Of the JSON, as it was sent and as it was read.
 type Make = fn(&[u8], &Map<String, Value>, &Vocab) -> Result<Made>;
 
+/// What a grammar is compiled from.
+enum Text {
+    Rules(Rules),
+    /// For llguidance.
+    #[cfg(feature = "llguidance")]
+    Lark(String),
+}
+
 /// What a source says besides its options.
 struct Made {
-    rules: Rules,
+    text: Text,
     spans: Option<SpanPlan>,
     /// What it waits for by itself.
     triggers: Vec<Trigger>,
 }
 
+impl From<Text> for Made {
+    fn from(text: Text) -> Made {
+        Made { text, spans: None, triggers: Vec::new() }
+    }
+}
+
 impl From<Rules> for Made {
     fn from(rules: Rules) -> Made {
-        Made { rules, spans: None, triggers: Vec::new() }
+        Text::Rules(rules).into()
     }
 }
 
@@ -55,7 +69,8 @@ impl TryFrom<Lowered> for Made {
     type Error = Error;
 
     fn try_from(lowered: Lowered) -> Result<Made> {
-        Ok(Made { rules: lowered.rules()?, triggers: lowered.triggers().collect(), spans: Some(lowered.plan) })
+        let text = Text::Rules(lowered.rules()?);
+        Ok(Made { text, triggers: lowered.triggers().collect(), spans: Some(lowered.plan) })
     }
 }
 
@@ -63,6 +78,7 @@ const KINDS: &[Kind] = &[
     Kind { key: "gbnf", make: |json, source, _| gbnf(json, source) },
     Kind { key: "json_schema", make: |json, source, _| json_schema(json, source) },
     Kind { key: "regex", make: |_, source, _| regex(source) },
+    Kind { key: "lark", make: |_, source, _| lark(source) },
     Kind { key: "spans", make: |json, _, vocab| spans::load(json, vocab)?.try_into() },
     Kind { key: "skeleton", make: |json, _, _| spans::load_skeleton(json)?.try_into() },
 ];
@@ -92,6 +108,17 @@ fn json_schema(json: &[u8], source: &Map<String, Value>) -> Result<Made> {
 fn regex(source: &Map<String, Value>) -> Result<Made> {
     let pattern = text(source, "regex")?.unwrap_or_default();
     Ok(Rules::parse(&super::regex::to_gbnf(pattern, true)?, "root")?.into())
+}
+
+#[cfg(feature = "llguidance")]
+fn lark(source: &Map<String, Value>) -> Result<Made> {
+    Ok(Text::Lark(text(source, "lark")?.unwrap_or_default().to_owned()).into())
+}
+
+#[cfg(not(feature = "llguidance"))]
+fn lark(_: &Map<String, Value>) -> Result<Made> {
+    let problem = "Grammars in Lark need the feature `llguidance`, which this library was built without";
+    Err(Error::Unsupported(problem.into()))
 }
 
 /// A grammar as text. Where its shape is one that is known, its rules belong to spans; it matches the same texts.
@@ -176,8 +203,8 @@ fn options(source: &Map<String, Value>) -> Result<GrammarOptions> {
     })
 }
 
-/// What a source says: its rules and its options.
-fn read(json: &[u8], vocab: &Vocab) -> Result<(Rules, GrammarOptions)> {
+/// What a source says: what its grammar is compiled from, and its options.
+fn read(json: &[u8], vocab: &Vocab) -> Result<(Text, GrammarOptions)> {
     let value: Value = serde_json::from_slice(json)
         .map_err(|error| refused("source", format!("malformed JSON: {}", shown(&error.to_string()))))?;
     let Some(source) = value.as_object() else { return Err(refused("source", "must be an object")) };
@@ -194,22 +221,24 @@ fn read(json: &[u8], vocab: &Vocab) -> Result<(Rules, GrammarOptions)> {
     options.lazy |= !made.triggers.is_empty();
     options.triggers.extend(made.triggers);
     options.spans = made.spans.map(Arc::new);
-    Ok((made.rules, options))
+    Ok((made.text, options))
 }
 
 /// The grammar of a source as GBNF for an engine elsewhere, the root first; `spell` writes a token. Empty where it
 /// allows everything.
 ///
 /// # Errors
-/// As [`load`]; [`Error::Unsupported`] for a grammar that waits for a trigger, and for spans with samplers of their
-/// own.
+/// As [`load`]; [`Error::Unsupported`] for a grammar that waits for a trigger, one in Lark, and spans with samplers of
+/// their own.
 pub fn to_gbnf(json: &[u8], vocab: &Vocab, spell: fn(Token) -> String) -> Result<String> {
-    let (rules, options) = read(json, vocab)?;
-    let lost = match &options.spans {
+    let (text, options) = read(json, vocab)?;
+    let lost = match (&options.spans, text) {
         _ if options.lazy => "waits for a trigger",
-        Some(spans) if !spans.samplings().is_empty() => "has spans with samplers of their own",
-        _ if rules.allows_all => return Ok(String::new()),
-        _ => {
+        (Some(spans), _) if !spans.samplings().is_empty() => "has spans with samplers of their own",
+        #[cfg(feature = "llguidance")]
+        (_, Text::Lark(_)) => "is written in Lark",
+        (_, Text::Rules(rules)) if rules.allows_all => return Ok(String::new()),
+        (_, Text::Rules(rules)) => {
             let tokens = code::tokens(&rules, vocab)?;
             return Ok(rules.written(&|token| tokens.get(token as usize).copied().map(spell).unwrap_or_default()));
         }
@@ -235,8 +264,11 @@ pub fn load(json: &[u8], vocab: &Arc<Vocab>) -> Result<Arc<Grammar>> {
     if let Some(known) = CACHE.lock().get(&key).filter(|grammar| grammar.is_for(vocab)) {
         return Ok(known.clone());
     }
-    let (rules, options) = read(json, vocab)?;
-    let grammar = Grammar::new(rules, vocab, options)?;
+    let grammar = match read(json, vocab)? {
+        (Text::Rules(rules), options) => Grammar::new(rules, vocab, options)?,
+        #[cfg(feature = "llguidance")]
+        (Text::Lark(text), options) => Grammar::lark(&text, vocab, options)?,
+    };
     let mut cache = CACHE.lock();
     let mut gone = Vec::new();
     gone.extend(cache.push(key, grammar.clone()));

@@ -1,19 +1,18 @@
 //! Where one stream is in a grammar.
 
 use super::compiled::Grammar;
+use super::engine::AnyMatcher;
 use super::lazy::{Begin, Collected};
 use super::mask::Mask;
-use super::tables::{DEAD, Tables};
-use super::walk;
 use crate::gguf::shown;
 use crate::{Error, Result, Token};
 use std::sync::Arc;
 
 /// A stream's place in a grammar. A clone is a fork, and a way back to here.
+#[derive(Clone)]
 pub struct GrammarState {
     pub(super) grammar: Arc<Grammar>,
-    /// Its place in the grammar's tables, which holds its state.
-    pub(super) place: u32,
+    pub(super) matcher: AnyMatcher,
     is_waiting: bool,
     collected: Collected,
 }
@@ -21,13 +20,8 @@ pub struct GrammarState {
 impl GrammarState {
     /// The start of a grammar.
     pub fn new(grammar: Arc<Grammar>) -> GrammarState {
-        let place = {
-            let mut tables = grammar.tables();
-            let start = tables.state_at(0);
-            tables.add_place(start)
-        };
-        let is_waiting = grammar.is_lazy();
-        GrammarState { grammar, place, is_waiting, collected: Collected::default() }
+        let (matcher, is_waiting) = (grammar.engine.start(), grammar.is_lazy());
+        GrammarState { grammar, matcher, is_waiting, collected: Collected::default() }
     }
 
     /// The grammar.
@@ -37,9 +31,7 @@ impl GrammarState {
 
     /// Back to the start, as at every new prompt.
     pub fn rearm(&mut self) {
-        let mut tables = self.grammar.tables();
-        let start = tables.state_at(0);
-        tables.set_place(self.place, start);
+        self.matcher.restart();
         self.is_waiting = self.grammar.is_lazy();
         self.collected.clear();
     }
@@ -57,18 +49,7 @@ impl GrammarState {
         if !self.in_force() {
             return Ok(None);
         }
-        let mut tables = self.grammar.tables();
-        let state = tables.state_at(self.place);
-        if let Some(mask) = &tables.state(state).mask {
-            return Ok(Some(mask.clone()));
-        }
-        let grammar = &self.grammar;
-        let place = self.place;
-        let mask = grammar.run(&mut tables, |tables| {
-            let state = tables.state_at(place);
-            walk::kept(tables, &grammar.tree, state)
-        })?;
-        Ok(Some(mask))
+        self.matcher.mask().map(Some)
     }
 
     /// Follows a token. One that ends the generation changes nothing.
@@ -94,18 +75,7 @@ impl GrammarState {
         if !tree.has(token) {
             return Err(self.refused(token));
         }
-        let place = self.place;
-        let mut tables = self.grammar.tables();
-        let next = self.grammar.run(&mut tables, |tables| {
-            let state = tables.state_at(place);
-            tables.after_token(state, token, tree.text(token))
-        })?;
-        if next == DEAD {
-            drop(tables);
-            return Err(self.refused(token));
-        }
-        tables.set_place(place, next);
-        Ok(())
+        if self.matcher.follow_token(token)? { Ok(()) } else { Err(self.refused(token)) }
     }
 
     fn refused(&self, token: Token) -> Error {
@@ -118,47 +88,36 @@ impl GrammarState {
         let grammar = self.grammar.clone();
         let Some(triggers) = &grammar.triggers else { return Ok(()) };
         let Some(Begin { piece, mut skip }) = self.collected.add(triggers, token, text)? else { return Ok(()) };
-        let mut tables = grammar.tables();
-        let collected = &self.collected;
-        let replayed = grammar.run(&mut tables, |tables| {
-            let mut state = tables.state_at(0);
-            for (token, text) in collected.pieces(piece) {
-                let text = &text[std::mem::take(&mut skip)..];
-                state = match token {
-                    // A token that was cut is text.
-                    Some(token) if text.len() == grammar.tree.text(token).len() => {
-                        tables.after_token(state, token, text)?
-                    }
-                    _ => tables.after_text(state, text)?,
-                };
-            }
-            Ok(state)
-        });
-        match replayed {
-            Ok(state) if state != DEAD => {
-                tables.set_place(self.place, state);
-                self.is_waiting = false;
-                self.collected.clear();
-                Ok(())
-            }
-            other => {
-                self.collected.take_back();
-                let text = String::from_utf8_lossy(text).into_owned();
-                other.and(Err(Error::InvalidArgument(format!(
-                    "Grammar: \"{}\" completes a trigger, but the text from there on does not fit",
-                    shown(&text)
-                ))))
+        // While it waits, the matcher is at the start.
+        let mut fits = Ok(true);
+        for (token, text) in self.collected.pieces(piece) {
+            let text = &text[std::mem::take(&mut skip)..];
+            fits = match token {
+                // A token that was cut is text.
+                Some(token) if text.len() == grammar.tree.text(token).len() => self.matcher.follow_token(token),
+                _ => self.matcher.follow_text(text),
+            };
+            if !matches!(fits, Ok(true)) {
+                break;
             }
         }
+        if fits == Ok(true) {
+            self.is_waiting = false;
+            self.collected.clear();
+            return Ok(());
+        }
+        self.matcher.restart();
+        self.collected.take_back();
+        let text = String::from_utf8_lossy(text).into_owned();
+        fits.and(Err(Error::InvalidArgument(format!(
+            "Grammar: \"{}\" completes a trigger, but the text from there on does not fit",
+            shown(&text)
+        ))))
     }
 
     /// Whether the grammar is complete here, or not in force.
     pub fn may_end(&self) -> bool {
-        if !self.in_force() {
-            return true;
-        }
-        let tables = self.grammar.tables();
-        tables.state(tables.state_at(self.place)).may_end
+        !self.in_force() || self.matcher.may_end()
     }
 
     /// Whether tokens that end the generation are the only legal ones.
@@ -169,12 +128,8 @@ impl GrammarState {
         if !self.in_force() || !self.may_end() {
             return Ok(false);
         }
-        {
-            let tables = self.grammar.tables();
-            let state = tables.state(tables.state_at(self.place));
-            if state.live == [0; 4] && !state.has_tokens {
-                return Ok(true);
-            }
+        if self.matcher.has_no_next() {
+            return Ok(true);
         }
         let ends = self.grammar.tree.eog.len();
         Ok(self.mask()?.is_some_and(|mask| mask.count() as usize == ends))
@@ -182,20 +137,12 @@ impl GrammarState {
 
     /// The smallest of the spans that the text here may belong to; see [`super::Rules::mark`].
     pub fn span(&self) -> Option<u32> {
-        if !self.in_force() {
-            return None;
-        }
-        let tables = self.grammar.tables();
-        tables.state(tables.state_at(self.place)).mark.checked_sub(1)
+        if self.in_force() { self.matcher.mark().checked_sub(1) } else { None }
     }
 
     /// The smallest of the spans that a byte here may belong to.
     pub fn span_of(&self, byte: u8) -> Option<u32> {
-        if !self.in_force() {
-            return None;
-        }
-        let tables = self.grammar.tables();
-        tables.mark_of(tables.state_at(self.place), byte).checked_sub(1)
+        if self.in_force() { self.matcher.mark_of(byte).checked_sub(1) } else { None }
     }
 
     /// Follows bytes one by one as far as they fit, and returns how many did. `each` is called after each, with its
@@ -207,17 +154,8 @@ impl GrammarState {
                 if self.collect(None, &[byte]).is_err() {
                     return index;
                 }
-            } else {
-                let place = self.place;
-                let mut tables = self.grammar.tables();
-                let next = self.grammar.run(&mut tables, |tables| {
-                    let state = tables.state_at(place);
-                    tables.next(state, byte)
-                });
-                match next {
-                    Ok(next) if next != DEAD => tables.set_place(place, next),
-                    _ => return index,
-                }
+            } else if !matches!(self.matcher.follow_text(&[byte]), Ok(true)) {
+                return index;
             }
             each(index, self.span());
         }
@@ -235,33 +173,6 @@ impl GrammarState {
             at += self.grammar.tree.text(token).len();
         }
         at
-    }
-
-    /// Runs `work` from this state.
-    pub(super) fn with<T>(&self, work: impl Fn(&mut Tables, u32) -> super::tables::Step<T>) -> Result<T> {
-        let mut tables = self.grammar.tables();
-        self.grammar.run(&mut tables, |tables| {
-            let state = tables.state_at(self.place);
-            work(tables, state)
-        })
-    }
-}
-
-impl Clone for GrammarState {
-    fn clone(&self) -> Self {
-        let place = {
-            let mut tables = self.grammar.tables();
-            let state = tables.state_at(self.place);
-            tables.add_place(state)
-        };
-        let (grammar, collected) = (self.grammar.clone(), self.collected.clone());
-        GrammarState { grammar, place, is_waiting: self.is_waiting, collected }
-    }
-}
-
-impl Drop for GrammarState {
-    fn drop(&mut self) {
-        self.grammar.tables().free_place(self.place);
     }
 }
 

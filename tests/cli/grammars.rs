@@ -69,3 +69,22 @@ fn generate_makes_json_of_a_schema_and_text_of_a_pattern() {
     let said = said.trim_end();
     assert!(said.len() == 5 && said.ends_with(['a', 'b']) && said[..3].bytes().all(|b| b.is_ascii_digit()), "{said}");
 }
+
+#[test]
+fn generate_holds_its_text_to_lark_where_it_was_built_for_it() {
+    let path = fixture(Kind::Llama, Weights::Q8_0);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("grammar.lark");
+    fs::write(&file, "start: WORD \"!\"\nWORD: /[a-z]{3,5}/ & ~/.*[aeiou].*/").unwrap();
+    let arguments =
+        ["generate", "-m", text(&path), "--prompt", "Hello", "-n", "20", "--seed", "5", "--lark", text(&file)];
+    if cfg!(feature = "llguidance") {
+        let said = stdout(&arguments);
+        let word = said.trim_end().strip_suffix('!').unwrap_or_default();
+        assert!((3..=5).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_lowercase()), "{said}");
+        assert!(!word.contains(['a', 'e', 'i', 'o', 'u']), "{said}");
+    } else {
+        let error = failure(1, &arguments);
+        assert!(error.contains("feature `llguidance`"), "{error}");
+    }
+}

@@ -5,6 +5,8 @@ mod allocations;
 mod cases;
 mod hostile;
 mod jumps;
+#[cfg(feature = "llguidance")]
+mod lark;
 mod lazy;
 mod naive;
 mod oracle;

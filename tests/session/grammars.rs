@@ -149,3 +149,28 @@ fn the_text_has_what_a_grammar_matched_control_tokens_too() {
     session.clear_grammar().unwrap();
     assert_eq!(say(&session, 0.0, 3).1, "");
 }
+
+/// Grammars for the same texts make the same answers, whichever engine follows them.
+#[cfg(feature = "llguidance")]
+#[test]
+fn an_answer_in_lark_is_that_of_rules_for_the_same_texts() {
+    let session = open();
+    for (lark, gbnf) in [
+        (
+            "start: \"{\\\"name\\\": \\\"\" /[a-zA-Z ]{1,12}/ \"\\\", \\\"kind\\\": \" (\"cat\" | \"dog\") \"}\"",
+            "root ::= \"{\\\"name\\\": \\\"\" [a-zA-Z ]{1,12} \"\\\", \\\"kind\\\": \" (\"cat\" | \"dog\") \"}\"",
+        ),
+        ("start: /(ab|abc|b)+/ \".\"", "root ::= (\"ab\" | \"abc\" | \"b\")+ \".\""),
+        ("start: \"no choice at all\"", "root ::= \"no choice at all\""),
+    ] {
+        for (temperature, jump) in [(0.0, "bytes"), (0.9, "bytes"), (0.9, "tokens"), (0.9, "off")] {
+            session.set_grammar(&source(gbnf, jump)).unwrap();
+            let rules = say(&session, temperature, 60);
+            session.set_grammar(json!({ "lark": lark, "jump_ahead": jump }).to_string().as_bytes()).unwrap();
+            let other = say(&session, temperature, 60);
+            assert_eq!((&rules.0, &rules.1, rules.2), (&other.0, &other.1, other.2), "{lark}, {jump}");
+            assert_eq!(rules.3.forced_tokens, other.3.forced_tokens, "{lark}, {jump}");
+            assert!(other.3.grammar_masks > 0 || other.3.sampled_tokens == 0);
+        }
+    }
+}

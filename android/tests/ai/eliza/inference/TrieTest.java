@@ -63,6 +63,7 @@ final class TrieTest {
             pull(session);
             String schema = Grammar.schema("{\"not\":{}}").keywords(Grammar.Keywords.LLAMA_CPP).json();
             same(schema, "{\"json_schema\":{\"not\":{}},\"keywords\":\"llama.cpp\"}");
+            same(Grammar.lark("start: \"a\"").json(), "{\"lark\":\"start: \\\"a\\\"\"}");
             String json = Grammar.gbnf("a").afterWord("x\"\n").afterToken(3).json();
             same(json, "{\"gbnf\":\"a\",\"lazy\":true,\"triggers\":[{\"type\":\"word\",\"value\":\"x\\\"\\u000a\"},"
                 + "{\"type\":\"token\",\"value\":3}]}");

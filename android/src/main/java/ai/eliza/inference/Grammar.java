@@ -48,6 +48,11 @@ public final class Grammar {
         return new Grammar("regex", Json.quoted(pattern));
     }
 
+    /** A grammar in llguidance's dialect of Lark, for a library that was built with the feature {@code llguidance}. */
+    public static Grammar lark(String text) {
+        return new Grammar("lark", Json.quoted(text));
+    }
+
     /** A response skeleton, as JSON. */
     public static Grammar skeleton(String json) {
         return new Grammar("skeleton", json);

@@ -1,0 +1,315 @@
+//! Grammars in llguidance's dialect of Lark, followed by llguidance: what rules alone cannot say (regular expressions
+//! that are intersected or negated, JSON schemas inside of a grammar, special tokens by name, numbers of tokens).
+//!
+//! llguidance knows a vocabulary as a trie of its own, built at the first such grammar: control tokens begin there with
+//! its marker, and the end of a generation is one token more than the vocabulary has.
+
+use super::mask::{Mask, set};
+use super::matcher::Matcher;
+use super::vocabulary::Tree;
+use crate::gguf::shown;
+use crate::vocab::Vocab;
+use crate::{Error, Result, Token, reserve};
+use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use llguidance::{ParserFactory, TokenParser, earley::SlicedBiasComputer};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The longest grammar, in bytes.
+const MAX_TEXT_BYTES: usize = 256 << 10;
+/// The most lines with a definition: each may refer to the one before, and llguidance resolves them by recursion.
+const MAX_DEFINITIONS: usize = 2000;
+/// The most of them that define a terminal: each may be a part of the next one's pattern, which takes long to compile.
+const MAX_TERMINALS: usize = 500;
+/// The most brackets inside of each other.
+const MAX_DEPTH: usize = 100;
+/// The stack of the thread that compiles a grammar: enough for chains of [`MAX_DEFINITIONS`].
+const STACK_BYTES: usize = 256 << 20;
+/// The most states of a grammar's lexer, of 1 to 2 KiB each.
+const MAX_LEXER_STATES: usize = 50_000;
+/// The longest token that its trie takes.
+const MAX_TOKEN_BYTES: usize = 1000;
+/// The most nodes that its trie takes.
+const MAX_NODES: usize = 4_000_000;
+
+fn refused(problem: impl std::fmt::Display) -> Error {
+    Error::InvalidArgument(format!("Grammar: lark: {}", shown(&problem.to_string())))
+}
+
+/// What llguidance asks of a tokenizer.
+struct Tokens(TokTrie);
+
+impl TokenizerEnv for Tokens {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.0
+    }
+
+    fn tokenize_bytes(&self, text: &[u8]) -> Vec<TokenId> {
+        self.0.greedy_tokenize(text)
+    }
+
+    /// Forced text is tokenized as this library does it.
+    fn tokenize_is_canonical(&self) -> bool {
+        false
+    }
+}
+
+/// What llguidance made of a vocabulary, once for all grammars of it.
+fn factory(vocab: &Arc<Vocab>, tree: &Tree) -> Result<Arc<ParserFactory>> {
+    static KNOWN: Mutex<Vec<(Weak<Vocab>, Arc<ParserFactory>)>> = Mutex::new(Vec::new());
+    // The lock is held while one is built, so that it is built once.
+    let mut known = KNOWN.lock();
+    known.retain(|(held, _)| held.strong_count() > 0);
+    if let Some((_, factory)) = known.iter().find(|(held, _)| std::ptr::eq(held.as_ptr(), Arc::as_ptr(vocab))) {
+        return Ok(factory.clone());
+    }
+    if tree.nodes.len() > MAX_NODES {
+        let problem = format!("the vocabulary has {} different beginnings of tokens", tree.nodes.len());
+        return Err(refused(format!("{problem}, at most {MAX_NODES}")));
+    }
+    let mut texts: Vec<Vec<u8>> = reserve::list(tree.n_vocab + 1, "texts of tokens")?;
+    for token in 0..tree.n_vocab as Token {
+        let text = if tree.has(token) { tree.text(token) } else { &[] };
+        let marker: &[u8] = if vocab.is_control(token) { &[TokTrie::SPECIAL_TOKEN_MARKER] } else { &[] };
+        // No character begins with the marker.
+        let is_known = !text.is_empty() && text.len() <= MAX_TOKEN_BYTES && text[0] != TokTrie::SPECIAL_TOKEN_MARKER;
+        texts.push(if is_known { [marker, text].concat() } else { Vec::new() });
+    }
+    texts.push(Vec::new());
+    let trie = TokTrie::from(&TokRxInfo::new(texts.len() as u32, tree.n_vocab as u32), &texts);
+    let environment: TokEnv = Arc::new(Tokens(trie));
+    let slices = SlicedBiasComputer::general_slices();
+    let made = ParserFactory::new(&environment, InferenceCapabilities::default(), &slices);
+    let mut made = made.map_err(|error| Error::Internal(format!("llguidance: {error}")))?;
+    made.quiet();
+    let defaults =
+        ParserLimits { max_lexer_states: MAX_LEXER_STATES, verbose_errors: false, ..ParserLimits::default() };
+    *made.limits_mut() = defaults;
+    let made = Arc::new(made);
+    known.push((Arc::downgrade(vocab), made.clone()));
+    Ok(made)
+}
+
+/// A grammar that llguidance compiled. What one matcher finds out of its lexer helps the others.
+pub(super) struct CompiledLark {
+    tree: Arc<Tree>,
+    start: Mutex<TokenParser>,
+    /// Whether it refers to special tokens.
+    pub(super) has_tokens: bool,
+    masks: AtomicU64,
+}
+
+impl CompiledLark {
+    /// # Errors
+    /// [`Error::InvalidArgument`] with llguidance's own words for what it refuses; [`Error::OutOfMemory`].
+    pub(super) fn new(text: &str, vocab: &Arc<Vocab>) -> Result<CompiledLark> {
+        check_size(text)?;
+        let tree = Tree::of(vocab)?;
+        let factory = factory(vocab, &tree)?;
+        let grammar = TopLevelGrammar::from_lark(text.to_owned());
+        let compile = move || {
+            llguidance::panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| factory.create_parser(grammar)))
+        };
+        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES).spawn(compile);
+        let thread =
+            thread.map_err(|error| Error::OutOfMemory(format!("Grammar: no thread to compile it: {error}")))?;
+        let made = thread.join().map_err(|_| refused("llguidance failed"))?;
+        let mut start = made.map_err(refused)?;
+        start.grammar_warnings().iter().for_each(|warning| log::warn!("Grammar: lark: {}", shown(warning)));
+        let has_tokens = start.parser.grammar().lexer_spec().special_token_rx.is_some();
+        Ok(CompiledLark { tree, start: Mutex::new(start), has_tokens, masks: AtomicU64::new(0) })
+    }
+
+    /// Bytes of memory that its lexer takes now.
+    pub(super) fn bytes(&self) -> usize {
+        self.start.lock().parser.lexer_stats().num_bytes
+    }
+
+    /// How many states of its lexer are known.
+    pub(super) fn states(&self) -> u64 {
+        self.start.lock().parser.lexer_stats().num_states as u64
+    }
+
+    /// How many masks were computed.
+    pub(super) fn masks(&self) -> u64 {
+        self.masks.load(Ordering::Relaxed)
+    }
+
+    fn matcher(&self) -> llguidance::Matcher {
+        llguidance::Matcher::new(Ok(self.start.lock().clone()))
+    }
+}
+
+/// Refuses what would take llguidance's recursion deeper than the stack of the thread that compiles it.
+fn check_size(text: &str) -> Result<()> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(refused(format!("{} bytes, at most {MAX_TEXT_BYTES}", text.len())));
+    }
+    let definitions = || text.lines().filter(|line| line.contains(':'));
+    let is_terminal = |line: &&str| line.trim_start_matches([' ', '\t', '_', '!', '?']).starts_with(char::is_uppercase);
+    for (count, most, what) in [
+        (definitions().count(), MAX_DEFINITIONS, "definition"),
+        (definitions().filter(is_terminal).count(), MAX_TERMINALS, "terminal's definition"),
+    ] {
+        if count > most {
+            return Err(refused(format!("{count} lines with a {what}, at most {most}")));
+        }
+    }
+    let mut depth = 0usize;
+    for (index, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            let line = text.as_bytes()[..index].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            return Err(refused(format!("line {line}: more than {MAX_DEPTH} brackets inside of each other")));
+        }
+    }
+    Ok(())
+}
+
+/// A place in a grammar that llguidance follows.
+#[derive(Clone)]
+pub(super) struct LarkMatcher {
+    lark: Arc<CompiledLark>,
+    matcher: llguidance::Matcher,
+    may_end: bool,
+    /// Of this place, if it was asked for.
+    mask: Option<Arc<Mask>>,
+}
+
+impl LarkMatcher {
+    /// At the start of the grammar.
+    pub(super) fn new(lark: Arc<CompiledLark>) -> LarkMatcher {
+        let matcher = lark.matcher();
+        let mut made = LarkMatcher { lark, matcher, may_end: false, mask: None };
+        made.arrive();
+        made
+    }
+
+    /// Takes note of a new place.
+    fn arrive(&mut self) {
+        self.mask = None;
+        self.may_end = self.matcher.is_accepting().unwrap_or(false);
+    }
+
+    fn limit(error: impl std::fmt::Display) -> Error {
+        Error::OutOfMemory(format!("Grammar: lark: {}", shown(&error.to_string())))
+    }
+
+    /// Whether any token below the node of `token` in the vocabulary's trie is legal.
+    fn allows_longer(&mut self, token: Token) -> Result<bool> {
+        let mask = self.mask()?;
+        let tree = &self.lark.tree;
+        let Some(node) = tree.find(tree.text(token)) else { return Ok(false) };
+        let below = node + 1..tree.nodes[node].end as usize;
+        Ok(below.flat_map(|node| tree.tokens(node)).any(|&token| mask.allows(token)))
+    }
+}
+
+impl Matcher for LarkMatcher {
+    fn restart(&mut self) {
+        self.matcher = self.lark.matcher();
+        self.arrive();
+    }
+
+    fn mask(&mut self) -> Result<Arc<Mask>> {
+        if let Some(mask) = &self.mask {
+            return Ok(mask.clone());
+        }
+        let tree = &self.lark.tree;
+        let found = match self.matcher.compute_mask_or_eos() {
+            Ok(found) => Some(found),
+            // None of the vocabulary's tokens spells what must come next.
+            Err(_) if self.matcher.stop_reason() == StopReason::NoExtensionBias => None,
+            Err(error) => return Err(Self::limit(error)),
+        };
+        let mut bits = reserve::filled(0u32, tree.n_vocab.div_ceil(32), "words of a mask")?;
+        if let Some(found) = found {
+            // The token after the last one says that the text may end. Others are those of the trie.
+            bits.iter_mut().zip(found.as_slice()).zip(&tree.all).for_each(|((to, from), all)| *to = from & all);
+        }
+        if self.may_end {
+            tree.eog.iter().for_each(|&token| set(&mut bits, token));
+        }
+        self.lark.masks.fetch_add(1, Ordering::Relaxed);
+        let mask = Arc::new(Mask::new(bits));
+        self.mask = Some(mask.clone());
+        Ok(mask)
+    }
+
+    fn follow_token(&mut self, token: Token) -> Result<bool> {
+        let fits = self.matcher.try_consume_tokens(&[token as TokenId]).map_err(Self::limit)? == 1;
+        if fits {
+            self.arrive();
+        }
+        Ok(fits)
+    }
+
+    /// Byte by byte where the vocabulary has a token for each, else by the longest tokens.
+    fn follow_text(&mut self, text: &[u8]) -> Result<bool> {
+        let tree = self.lark.tree.clone();
+        let mut ahead = self.clone();
+        let mut rest = text;
+        while let Some(byte) = rest.first() {
+            let single = tree.find(std::slice::from_ref(byte)).and_then(|node| tree.tokens(node).first().copied());
+            let Some(token) = single.or_else(|| tree.longest(rest)) else { return Ok(false) };
+            if !ahead.follow_token(token)? {
+                return Ok(false);
+            }
+            rest = &rest[tree.text(token).len()..];
+        }
+        *self = ahead;
+        Ok(true)
+    }
+
+    fn may_end(&self) -> bool {
+        self.may_end
+    }
+
+    fn has_no_next(&self) -> bool {
+        self.matcher.stop_reason() == StopReason::NoExtension
+    }
+
+    fn forced(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        if self.may_end {
+            return Ok(());
+        }
+        // Nothing is forced where legal tokens begin in different ways, as they mostly do.
+        let mask = self.mask()?;
+        let tree = &self.lark.tree;
+        let begins = |token: &Token| tree.text(*token).first();
+        match mask.few() {
+            Some([first, rest @ ..]) if rest.iter().all(|token| begins(token) == begins(first)) => {}
+            _ => return Ok(()),
+        }
+        // llguidance takes note of what it says is forced; the place stays what it was.
+        let forced = self.matcher.clone().compute_ff_bytes();
+        // A special token ends the run; it is left to the mask.
+        let text = forced.split(|&byte| byte == TokTrie::SPECIAL_TOKEN_MARKER).next().unwrap_or_default();
+        reserve::extend(out, text, "bytes of forced text")
+    }
+
+    fn may_go_on(&self, run: &[Token]) -> Result<bool> {
+        let Some((&last, before)) = run.split_last() else { return Ok(false) };
+        let mut ahead = self.clone();
+        for &token in before {
+            if !ahead.follow_token(token)? {
+                return Ok(true);
+            }
+        }
+        ahead.allows_longer(last)
+    }
+
+    fn mark(&self) -> u32 {
+        0
+    }
+
+    fn mark_of(&self, _: u8) -> u32 {
+        0
+    }
+}
