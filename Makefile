@@ -204,6 +204,8 @@ unit-deep:
 lark:
 	$(call section,"grammars in Lark")
 	@$(CARGO) test --locked --release --features llguidance --test grammar --test session --test cli -- lark
+	@$(CARGO) build --locked --release --features llguidance
+	@! nm -D --defined-only target/release/libelizainference.so | grep ' llg_'
 
 # Engines with the kernels that the software driver does not ask for by itself.
 gpu-variants:

@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=cbindgen.toml");
     println!("cargo:rerun-if-changed=src/ffi");
     link();
+    hide();
     musl()?;
     name()?;
     header()
@@ -42,6 +43,18 @@ fn link() {
             println!("cargo:rustc-link-arg-cdylib=-z");
             println!("cargo:rustc-link-arg-cdylib={keyword}");
         }
+    }
+}
+
+/// llguidance has a C interface of its own, which the library would export too.
+fn hide() {
+    if env::var_os("CARGO_FEATURE_LLGUIDANCE").is_none() {
+        return;
+    }
+    if is("CARGO_CFG_TARGET_VENDOR", "apple") {
+        println!("cargo:rustc-link-arg-cdylib=-Wl,-unexported_symbol,_llg_*");
+    } else if is("CARGO_CFG_TARGET_FAMILY", "unix") {
+        println!("cargo:rustc-link-arg-cdylib=-Wl,--exclude-libs=ALL");
     }
 }
 
