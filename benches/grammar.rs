@@ -2,9 +2,9 @@
 //!
 //! `cargo bench --bench grammar`; with `--features llguidance` also the same schemas in Lark. Vocabularies of
 //! `ELIZA_SHARED` or `../shared`, else the demo model's. A hundred JSON schemas from simple to hard, each with six
-//! valid texts: three warm up, masks are timed in the three others after them. `tools/bench_grammar.py` runs it beside other
-//! programs: where `ELIZA_BENCH_OUT` names a file, the figures are written there, with the vocabularies' texts and the
-//! tokens that were timed.
+//! valid texts: three warm up, masks are timed in the three others after them. `tools/bench_grammar.py` runs it beside
+//! other programs: where `ELIZA_BENCH_OUT` names a file, the figures are written there, with the vocabularies' texts
+//! and the tokens that were timed.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/testing/mod.rs"]

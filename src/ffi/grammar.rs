@@ -14,15 +14,16 @@ use super::status::ELIZA_OK;
 /// Holds what follows to a grammar, from its start. It takes the place of a token trie.
 ///
 /// The source is JSON, UTF-8, `json_len` bytes without a terminator: `{"gbnf": "root ::= ..."}`, with `"root"` where
-/// another rule is the root; `{"json_schema": {...}}`, with `"compact": true` for no white space and
-/// `"keywords"`, which says what becomes of those that no grammar can keep: "exact" (they are refused, the default),
-/// "lenient" (they are ignored) or "llama.cpp" (schemas are read as llama.cpp does); `{"regex": "..."}`;
-/// `{"skeleton": {...}}`; `{"spans": [...]}`; or `{"lark": "..."}` in a library with the feature `llguidance`. Besides, each may have `"lazy": true` with `"triggers": [{"type":
-/// "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a grammar that begins with the first of
-/// them, and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens" (a token is taken without sampling
-/// where it is the only legal one) or "off". The grammar persists, and each successful prefill begins it again, until
-/// it is cleared or replaced. After a set that fails, whatever the reason, generate fails until a set succeeds or
-/// `eliza_inference_clear_grammar` is called. Where only an end-of-generation token is legal the generation ends.
+/// another rule is the root; `{"json_schema": {...}}`, with `"compact": true` for no white space and `"keywords"`,
+/// which says what becomes of those that no grammar can keep: "exact" (they are refused, the default), "lenient" (they
+/// are ignored) or "llama.cpp" (schemas are read as llama.cpp does); `{"regex": "..."}`; `{"skeleton": {...}}`;
+/// `{"spans": [...]}`; or `{"lark": "..."}` in a library with the feature `llguidance`. Besides, each may have `"lazy":
+/// true` with `"triggers": [{"type": "word", "value": "..."}]` (types word, pattern, pattern_full and token), for a
+/// grammar that begins with the first of them, and `"jump_ahead"`: "bytes" (forced text is tokenized at once), "tokens"
+/// (a token is taken without sampling where it is the only legal one) or "off". The grammar persists, and each
+/// successful prefill begins it again, until it is cleared or replaced. After a set that fails, whatever the reason,
+/// generate fails until a set succeeds or `eliza_inference_clear_grammar` is called. Where only an end-of-generation
+/// token is legal the generation ends.
 ///
 /// Ownership: the source is copied. Null rule: `json` must not be NULL; a NULL or closed handle is -1. Threads: any;
 /// fails while the handle is at work and then changes nothing.
