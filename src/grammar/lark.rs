@@ -10,10 +10,13 @@ use super::vocabulary::Tree;
 use crate::gguf::shown;
 use crate::vocab::Vocab;
 use crate::{Error, Result, Token, reserve};
-use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::api::{StopReason, TopLevelGrammar};
+use llguidance::earley::{SlicedBiasComputer, regexvec::LexerStats};
+use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
-use llguidance::{ParserFactory, TokenParser, earley::SlicedBiasComputer};
+use llguidance::{ParserFactory, TokenParser};
 use parking_lot::Mutex;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -35,7 +38,22 @@ const MAX_TOKEN_BYTES: usize = 1000;
 const MAX_NODES: usize = 4_000_000;
 
 fn refused(problem: impl std::fmt::Display) -> Error {
-    Error::InvalidArgument(format!("Grammar: lark: {}", shown(&problem.to_string())))
+    Error::InvalidArgument(format!("Grammar: lark: {problem}"))
+}
+
+/// What llguidance says, in one line: without the lines of the grammar that it quotes.
+fn said(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    let is_quoted = |line: &str| {
+        let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        rest.starts_with(" | ") || matches!(line, "" | "^" | "<non-verbose/>")
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !is_quoted(line)).collect();
+    shown(&lines.join(" "))
+}
+
+fn limit(error: impl std::fmt::Display) -> Error {
+    Error::OutOfMemory(format!("Grammar: lark: {}", said(error)))
 }
 
 /// What llguidance asks of a tokenizer.
@@ -82,23 +100,38 @@ fn factory(vocab: &Arc<Vocab>, tree: &Tree) -> Result<Arc<ParserFactory>> {
     let environment: TokEnv = Arc::new(Tokens(trie));
     let slices = SlicedBiasComputer::general_slices();
     let made = ParserFactory::new(&environment, InferenceCapabilities::default(), &slices);
-    let mut made = made.map_err(|error| Error::Internal(format!("llguidance: {error}")))?;
+    let mut made = made.map_err(|error| Error::Internal(format!("Grammar: lark: {}", said(error))))?;
     made.quiet();
-    let defaults =
-        ParserLimits { max_lexer_states: MAX_LEXER_STATES, verbose_errors: false, ..ParserLimits::default() };
-    *made.limits_mut() = defaults;
+    let limits = made.limits_mut();
+    (limits.max_lexer_states, limits.verbose_errors) = (MAX_LEXER_STATES, false);
     let made = Arc::new(made);
     known.push((Arc::downgrade(vocab), made.clone()));
     Ok(made)
 }
 
-/// A grammar that llguidance compiled. What one matcher finds out of its lexer helps the others.
+/// A grammar that llguidance compiled.
 pub(super) struct CompiledLark {
     tree: Arc<Tree>,
-    start: Mutex<TokenParser>,
+    starts: Mutex<Starts>,
     /// Whether it refers to special tokens.
     pub(super) has_tokens: bool,
     masks: AtomicU64,
+}
+
+/// Parsers at the start of a grammar.
+struct Starts {
+    /// What one of its clones finds out of the lexer helps the others. Where one goes beyond a limit of the lexer, that
+    /// stays so for all.
+    shared: TokenParser,
+    /// One with a lexer of its own that nothing follows.
+    fresh: TokenParser,
+}
+
+impl Starts {
+    /// What is known of the lexer; `None` after a failure of llguidance's own.
+    fn lexer(&self) -> Option<LexerStats> {
+        catch_unwind(AssertUnwindSafe(|| Ok(self.shared.parser.lexer_stats()))).ok()
+    }
 }
 
 impl CompiledLark {
@@ -109,27 +142,26 @@ impl CompiledLark {
         let tree = Tree::of(vocab)?;
         let factory = factory(vocab, &tree)?;
         let grammar = TopLevelGrammar::from_lark(text.to_owned());
-        let compile = move || {
-            llguidance::panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| factory.create_parser(grammar)))
-        };
+        let compile = move || catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES).spawn(compile);
         let thread =
             thread.map_err(|error| Error::OutOfMemory(format!("Grammar: no thread to compile it: {error}")))?;
         let made = thread.join().map_err(|_| refused("llguidance failed"))?;
-        let mut start = made.map_err(refused)?;
-        start.grammar_warnings().iter().for_each(|warning| log::warn!("Grammar: lark: {}", shown(warning)));
-        let has_tokens = start.parser.grammar().lexer_spec().special_token_rx.is_some();
-        Ok(CompiledLark { tree, start: Mutex::new(start), has_tokens, masks: AtomicU64::new(0) })
+        let mut fresh = made.map_err(|error| refused(said(error)))?;
+        fresh.grammar_warnings().iter().for_each(|warning| log::warn!("Grammar: lark: {}", shown(warning)));
+        let has_tokens = fresh.parser.grammar().lexer_spec().special_token_rx.is_some();
+        let starts = Mutex::new(Starts { shared: fresh.deep_clone(), fresh });
+        Ok(CompiledLark { tree, starts, has_tokens, masks: AtomicU64::new(0) })
     }
 
     /// Bytes of memory that its lexer takes now.
     pub(super) fn bytes(&self) -> usize {
-        self.start.lock().parser.lexer_stats().num_bytes
+        self.starts.lock().lexer().map_or(0, |lexer| lexer.num_bytes)
     }
 
     /// How many states of its lexer are known.
     pub(super) fn states(&self) -> u64 {
-        self.start.lock().parser.lexer_stats().num_states as u64
+        self.starts.lock().lexer().map_or(0, |lexer| lexer.num_states as u64)
     }
 
     /// How many masks were computed.
@@ -137,8 +169,13 @@ impl CompiledLark {
         self.masks.load(Ordering::Relaxed)
     }
 
+    /// llguidance's own, at the start of the grammar.
     fn matcher(&self) -> llguidance::Matcher {
-        llguidance::Matcher::new(Ok(self.start.lock().clone()))
+        let mut starts = self.starts.lock();
+        if starts.lexer().is_none_or(|lexer| lexer.error) {
+            starts.shared = starts.fresh.deep_clone();
+        }
+        llguidance::Matcher::new(Ok(starts.shared.clone()))
     }
 }
 
@@ -197,10 +234,6 @@ impl LarkMatcher {
         self.may_end = self.matcher.is_accepting().unwrap_or(false);
     }
 
-    fn limit(error: impl std::fmt::Display) -> Error {
-        Error::OutOfMemory(format!("Grammar: lark: {}", shown(&error.to_string())))
-    }
-
     /// Whether any token below the node of `token` in the vocabulary's trie is legal.
     fn allows_longer(&mut self, token: Token) -> Result<bool> {
         let mask = self.mask()?;
@@ -226,7 +259,7 @@ impl Matcher for LarkMatcher {
             Ok(found) => Some(found),
             // None of the vocabulary's tokens spells what must come next.
             Err(_) if self.matcher.stop_reason() == StopReason::NoExtensionBias => None,
-            Err(error) => return Err(Self::limit(error)),
+            Err(error) => return Err(limit(error)),
         };
         let mut bits = reserve::filled(0u32, tree.n_vocab.div_ceil(32), "words of a mask")?;
         if let Some(found) = found {
@@ -243,7 +276,7 @@ impl Matcher for LarkMatcher {
     }
 
     fn follow_token(&mut self, token: Token) -> Result<bool> {
-        let fits = self.matcher.try_consume_tokens(&[token as TokenId]).map_err(Self::limit)? == 1;
+        let fits = self.matcher.try_consume_tokens(&[token as TokenId]).map_err(limit)? == 1;
         if fits {
             self.arrive();
         }

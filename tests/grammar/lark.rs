@@ -198,8 +198,29 @@ fn sources_in_lark() {
     ] {
         let error = load(json.as_bytes(), &vocab).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument(_)) && error.to_string().contains(place), "{json}: {error}");
-        println!("{error}");
+        assert!(!error.to_string().contains("\\n"), "in one line: {error}");
     }
+}
+
+#[test]
+fn what_goes_beyond_a_limit_ends_alone() {
+    let vocab = vocab(&testing::demo());
+    let grammar = lark("start: T\nT: /(.*a.{12}){2}/ & /(.*c.{13})/", &vocab).unwrap();
+    let mut random = Random(3);
+    let mut state = GrammarState::new(grammar.clone());
+    let text: Vec<u8> = (0..4000).map(|_| b"abcd"[random.below(4)]).collect();
+    assert!(state.advance_bytes(&text, &mut |_, _| {}) < text.len());
+    let error = state.mask().unwrap_err();
+    assert!(
+        matches!(&error, Error::OutOfMemory(text) if text.ends_with("too many expressions constructed")),
+        "{error}"
+    );
+    // It goes on being one, and others are not concerned; nor is itself at a new prompt.
+    assert!(state.accept(5).is_err());
+    let mut other = GrammarState::new(grammar);
+    assert_eq!(other.advance_bytes(&text[..20], &mut |_, _| {}), 20);
+    state.rearm();
+    assert_eq!(state.advance_bytes(&text[..20], &mut |_, _| {}), 20);
 }
 
 #[test]
@@ -234,7 +255,6 @@ fn hostile_grammars_end_in_an_error_or_stay_small() {
     for (name, text) in grammars {
         let begin = Instant::now();
         let outcome = lark(&text, &vocab).and_then(|grammar| {
-            println!("compiled {:?}", begin.elapsed());
             let mut state = GrammarState::new(grammar);
             for _ in 0..20 {
                 let Some(mask) = state.mask()? else { break };
