@@ -65,6 +65,9 @@ shopt -s extglob
 cd "$package/dist/test"
 # Each waits for about half of its time, so both run at once; what Node says comes when both have ended.
 failed=0
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 in_node --test --test-concurrency=1 !(bun-*).test.js >"$work/node.log" 2>&1 &
 node=$!
 in_bun test --timeout 900000 ./!(node-*).test.js || failed=1
