@@ -150,7 +150,10 @@ fn steady_decoding_on_a_gpu_makes_nothing() {
     assert!(ours.is_empty() && theirs > 0, "{ours:?}, {theirs}");
     assert_eq!(gpu.made().buffers, before.buffers + 1);
     drop((buffer, gpu));
-
+    if !cfg!(debug_assertions) {
+        eprintln!("skipped: an optimised build makes parts of wgpu parts of our functions, and their allocations ours");
+        return;
+    }
     check(Kind::Llama, "penalties=64,1.1,0,0;top_k=40;top_p=0.95;min_p=0.05;temp=0.8", 0, None);
     check(Kind::Gemma3, "greedy", 0, None);
     check(Kind::Qwen3, "top_k=20;temp=1.2", 5, None);
