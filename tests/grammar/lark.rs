@@ -224,6 +224,56 @@ fn what_goes_beyond_a_limit_ends_alone() {
 }
 
 #[test]
+fn broken_grammars_are_refused_or_followed() {
+    let vocab = vocab(&testing::demo());
+    let mut random = Random(4);
+    let others = [
+        "start: \"call(\" args \")\"\nargs: %json {\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}}",
+        "start: A b[max_tokens=3, temperature=0.5] %regex { \"substring_words\": \"one two three\" }\nA: /a+/ & ~/aaa/\nb: /.*/",
+        "%ignore / +/\nstart: (\"a\" | <[3]> | <[5-9,12]> | \"é\"i)~2..4 C{1,3}\nC[lazy]: /[0-9]*x/",
+        "%llguidance { \"no_forcing\": true }\nstart: x*\nx[capture, stop=\"!\"]: /[a-z]*/",
+    ];
+    let (mut refused, mut followed) = (0, 0);
+    for _ in 0..1500 {
+        let all: Vec<&str> = SAME.iter().map(|(lark, _)| *lark).chain(others).collect();
+        let mut text = all[random.below(all.len())].as_bytes().to_vec();
+        for _ in 0..random.below(4) {
+            let (from, to) = (random.below(text.len()), random.below(text.len()));
+            match random.below(4) {
+                0 => drop(text.remove(from)),
+                1 => text.insert(from, b"()[]{}|*+?/\"\\~&:%<>\n \xC3"[random.below(22)]),
+                2 => text.swap(from, to),
+                _ => text.extend_from_within(from.min(to)..from.max(to)),
+            }
+        }
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let mut follow = || {
+            let mut state = GrammarState::new(lark(&text, &vocab)?);
+            for _ in 0..8 {
+                let Some(mask) = state.mask()? else { break };
+                let legal: Vec<Token> =
+                    (0..vocab.n_tokens() as Token).filter(|&t| mask.allows(t) && !vocab.is_eog(t)).collect();
+                let mut forced = Vec::new();
+                state.forced_tokens(&[], &mut forced)?;
+                assert!(forced.first().is_none_or(|first| legal.contains(first)), "{text:?}: {forced:?}");
+                let Some(&next) = legal.get(random.below(legal.len().max(1))) else { break };
+                state.accept(next)?;
+            }
+            Ok(())
+        };
+        match follow() {
+            Ok(()) => followed += 1,
+            Err(Error::InvalidArgument(problem) | Error::OutOfMemory(problem)) => {
+                assert!(!problem.contains("panic"), "{text:?}: {problem}");
+                refused += 1;
+            }
+            Err(error) => panic!("{text:?}: {error}"),
+        }
+    }
+    assert!(refused > 300 && followed > 300, "{refused} refused, {followed} followed");
+}
+
+#[test]
 fn hostile_grammars_end_in_an_error_or_stay_small() {
     let vocab = vocab(&testing::demo());
     let lines = |n: usize, line: &dyn Fn(usize) -> String| (0..n).map(line).collect::<Vec<_>>().join("\n");

@@ -50,7 +50,8 @@ fn rows_that_fit_a_list_and_longer_ones() {
 #[test]
 #[ignore = "the whole matrix: the other steps on every row of every size"]
 fn every_row() {
-    for n in [511, 5000, 151_936] {
-        check(&cases(&rows(n), &SETTINGS, 3), 30);
+    // The second device has bindings of 16 MiB, which hold 27 of the longest rows.
+    for (n, together) in [(511, 30), (5000, 30), (151_936, 25)] {
+        check(&cases(&rows(n), &SETTINGS, 3), together);
     }
 }
