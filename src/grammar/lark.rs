@@ -32,6 +32,8 @@ const MAX_DEPTH: usize = 100;
 const STACK_BYTES: usize = 256 << 20;
 /// The most states of a grammar's lexer, of 1 to 2 KiB each.
 const MAX_LEXER_STATES: usize = 50_000;
+/// The longest run of forced bytes. The rest of a longer one is forced again after it.
+const MAX_RUN: usize = 256;
 /// The longest token that its trie takes.
 const MAX_TOKEN_BYTES: usize = 1000;
 /// The most nodes that its trie takes.
@@ -112,6 +114,7 @@ fn factory(vocab: &Arc<Vocab>, tree: &Tree) -> Result<Arc<ParserFactory>> {
 /// A grammar that llguidance compiled.
 pub(super) struct CompiledLark {
     tree: Arc<Tree>,
+    environment: TokEnv,
     starts: Mutex<Starts>,
     /// Whether it refers to special tokens.
     pub(super) has_tokens: bool,
@@ -141,6 +144,7 @@ impl CompiledLark {
         check_size(text)?;
         let tree = Tree::of(vocab)?;
         let factory = factory(vocab, &tree)?;
+        let environment = factory.tok_env().clone();
         let grammar = TopLevelGrammar::from_lark(text.to_owned());
         let compile = move || catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
         let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES).spawn(compile);
@@ -151,7 +155,7 @@ impl CompiledLark {
         fresh.grammar_warnings().iter().for_each(|warning| log::warn!("Grammar: lark: {}", shown(warning)));
         let has_tokens = fresh.parser.grammar().lexer_spec().special_token_rx.is_some();
         let starts = Mutex::new(Starts { shared: fresh.deep_clone(), fresh });
-        Ok(CompiledLark { tree, starts, has_tokens, masks: AtomicU64::new(0) })
+        Ok(CompiledLark { tree, environment, starts, has_tokens, masks: AtomicU64::new(0) })
     }
 
     /// Bytes of memory that its lexer takes now.
@@ -167,6 +171,11 @@ impl CompiledLark {
     /// How many masks were computed.
     pub(super) fn masks(&self) -> u64 {
         self.masks.load(Ordering::Relaxed)
+    }
+
+    /// Whether a token is a special one, whose text is none of a grammar's characters.
+    fn is_special(&self, token: Token) -> bool {
+        self.environment.tok_trie().is_special_token(token as TokenId)
     }
 
     /// llguidance's own, at the start of the grammar.
@@ -232,6 +241,23 @@ impl LarkMatcher {
     fn arrive(&mut self) {
         self.mask = None;
         self.may_end = self.matcher.is_accepting().unwrap_or(false);
+    }
+
+    /// The token of the byte that all legal tokens begin with, where that is a text's.
+    fn forced_byte(&mut self) -> Result<Option<Token>> {
+        if self.may_end {
+            return Ok(None);
+        }
+        let mask = self.mask()?;
+        let tree = &self.lark.tree;
+        let Some([first, others @ ..]) = mask.few() else { return Ok(None) };
+        let byte = |token: Token| if self.lark.is_special(token) { None } else { tree.text(token).first() };
+        let Some(begin) = byte(*first) else { return Ok(None) };
+        if others.iter().any(|&other| byte(other) != Some(begin)) {
+            return Ok(None);
+        }
+        let single = tree.find(std::slice::from_ref(begin)).map(|node| tree.tokens(node));
+        Ok(single.and_then(|tokens| tokens.iter().copied().find(|&token| mask.allows(token))))
     }
 
     /// Whether any token below the node of `token` in the vocabulary's trie is legal.
@@ -308,23 +334,17 @@ impl Matcher for LarkMatcher {
         self.matcher.stop_reason() == StopReason::NoExtension
     }
 
+    /// Byte by byte: what llguidance says is forced has no end where the grammar has none.
     fn forced(&mut self, out: &mut Vec<u8>) -> Result<()> {
-        if self.may_end {
-            return Ok(());
+        let mut ahead: Option<LarkMatcher> = None;
+        for _ in 0..MAX_RUN {
+            let Some(token) = ahead.as_mut().unwrap_or(self).forced_byte()? else { break };
+            if !ahead.get_or_insert_with(|| self.clone()).follow_token(token)? {
+                break;
+            }
+            reserve::extend(out, self.lark.tree.text(token), "bytes of forced text")?;
         }
-        // Nothing is forced where legal tokens begin in different ways, as they mostly do.
-        let mask = self.mask()?;
-        let tree = &self.lark.tree;
-        let begins = |token: &Token| tree.text(*token).first();
-        match mask.few() {
-            Some([first, rest @ ..]) if rest.iter().all(|token| begins(token) == begins(first)) => {}
-            _ => return Ok(()),
-        }
-        // llguidance takes note of what it says is forced; the place stays what it was.
-        let forced = self.matcher.clone().compute_ff_bytes();
-        // A special token ends the run; it is left to the mask.
-        let text = forced.split(|&byte| byte == TokTrie::SPECIAL_TOKEN_MARKER).next().unwrap_or_default();
-        reserve::extend(out, text, "bytes of forced text")
+        Ok(())
     }
 
     fn may_go_on(&self, run: &[Token]) -> Result<bool> {

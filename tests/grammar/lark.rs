@@ -308,6 +308,7 @@ fn hostile_grammars_end_in_an_error_or_stay_small() {
             let mut state = GrammarState::new(grammar);
             for _ in 0..20 {
                 let Some(mask) = state.mask()? else { break };
+                state.forced(&mut Vec::new())?;
                 let next = (0..vocab.n_tokens() as Token).find(|&t| mask.allows(t) && !vocab.is_eog(t));
                 let Some(next) = next else { break };
                 state.accept(next)?;
