@@ -36,7 +36,7 @@ const MAX_LEXER_STATES: usize = 50_000;
 const MAX_RUN: usize = 256;
 /// The longest token that its trie takes.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// The most nodes that its trie takes.
+/// The most nodes that its trie takes, and tokens.
 const MAX_NODES: usize = 4_000_000;
 
 fn refused(problem: impl std::fmt::Display) -> Error {
@@ -85,8 +85,9 @@ fn factory(vocab: &Arc<Vocab>, tree: &Tree) -> Result<Arc<ParserFactory>> {
     if let Some((_, factory)) = known.iter().find(|(held, _)| std::ptr::eq(held.as_ptr(), Arc::as_ptr(vocab))) {
         return Ok(factory.clone());
     }
-    if tree.nodes.len() > MAX_NODES {
-        let problem = format!("the vocabulary has {} different beginnings of tokens", tree.nodes.len());
+    let (n_vocab, n_nodes) = (tree.n_vocab, tree.nodes.len());
+    if n_vocab.max(n_nodes) > MAX_NODES {
+        let problem = format!("the vocabulary has {n_vocab} tokens with {n_nodes} different beginnings");
         return Err(refused(format!("{problem}, at most {MAX_NODES}")));
     }
     let mut texts: Vec<Vec<u8>> = reserve::list(tree.n_vocab + 1, "texts of tokens")?;
