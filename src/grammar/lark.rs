@@ -148,7 +148,7 @@ impl CompiledLark {
         let environment = factory.tok_env().clone();
         let grammar = TopLevelGrammar::from_lark(text.to_owned());
         let compile = move || catch_unwind(AssertUnwindSafe(|| factory.create_parser(grammar)));
-        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES).spawn(compile);
+        let thread = std::thread::Builder::new().name("eliza-grammar".into()).stack_size(STACK_BYTES).spawn(compile);
         let thread =
             thread.map_err(|error| Error::OutOfMemory(format!("Grammar: no thread to compile it: {error}")))?;
         let made = thread.join().map_err(|_| refused("llguidance failed"))?;

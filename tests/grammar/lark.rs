@@ -228,8 +228,8 @@ fn broken_grammars_are_refused_or_followed() {
     let vocab = vocab(&testing::demo());
     let mut random = Random(4);
     let others = [
-        "start: \"call(\" args \")\"\nargs: %json {\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\"}}}",
-        "start: A b[max_tokens=3, temperature=0.5] %regex { \"substring_words\": \"one two three\" }\nA: /a+/ & ~/aaa/\nb: /.*/",
+        "start: \"call(\" args \")\"\nargs: %json {\"properties\": {\"n\": {\"type\": \"integer\"}}}",
+        "start: A b %regex { \"substring_words\": \"one two three\" }\nA: /a+/ & ~/aaa/\nb[max_tokens=3]: /.*/",
         "%ignore / +/\nstart: (\"a\" | <[3]> | <[5-9,12]> | \"é\"i)~2..4 C{1,3}\nC[lazy]: /[0-9]*x/",
         "%llguidance { \"no_forcing\": true }\nstart: x*\nx[capture, stop=\"!\"]: /[a-z]*/",
     ];

@@ -1,4 +1,4 @@
-//! Words that a reader of the project cannot know, and lines that are too long to read.
+//! Words that a reader of the project cannot know, lines that are too long to read, and names that code goes by.
 
 use std::path::{Path, PathBuf};
 
@@ -63,4 +63,30 @@ fn lines_of_rust_fit() {
         .map(|(file, at, line)| format!("{file}:{at}: {} columns", line.chars().count()))
         .collect();
     assert!(long.is_empty(), "more than {WIDTH} columns:\n{}", long.join("\n"));
+}
+
+/// A panic on a thread of the library's is told to the host and not to the terminal: the beginning of the thread's name
+/// decides.
+#[test]
+fn l14_threads_of_the_library_have_its_names() {
+    let mut files: Vec<(String, String)> = Vec::new();
+    for (file, _, line) in lines(|file| file.extension().is_some_and(|end| end == "rs")) {
+        if !file.contains("src/") || file.contains("tests") {
+            continue;
+        }
+        if files.last().is_none_or(|(last, _)| *last != file) {
+            files.push((file, String::new()));
+        }
+        files.last_mut().unwrap().1 += line.trim();
+    }
+    let mut named = 0;
+    for (file, text) in &files {
+        let text = text.split("#[cfg(test)]").next().unwrap();
+        for made in text.split("thread::Builder::new()").skip(1) {
+            let is_ours = [".name(\"eliza-", ".name(format!(\"eliza-"].iter().any(|name| made.starts_with(name));
+            assert!(is_ours, "{file}: {}", made.chars().take(60).collect::<String>());
+            named += 1;
+        }
+    }
+    assert!(named >= 9, "only {named} were found");
 }

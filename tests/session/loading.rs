@@ -337,29 +337,6 @@ fn m4_a_file_that_is_changed_before_a_save_or_a_restore_is_an_error() {
     }
 }
 
-/// A panic on a thread of the library's is told to the host and not to the terminal, which the thread's name decides.
-#[cfg(target_os = "linux")]
-#[test]
-fn l14_the_thread_that_reads_the_vocabulary_has_a_name_of_the_library_s() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("words.gguf");
-    Shaped { n_vocab: 200_000, n_embd: 4, n_ff: 4, n_layer: 1, n_head: 1, ty: TensorType::F32 }.write(&path);
-    // A name of a thread has 15 characters at most there.
-    let names = || -> Vec<String> {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok()).collect()
-    };
-    let (sender, seen) = channel();
-    let hear = move |done: f32| {
-        if done > 0.0 {
-            let _ = sender.send(names().iter().any(|name| name.starts_with("eliza-vocabular")));
-        }
-        true
-    };
-    open(&path, Some(Box::new(hear))).unwrap();
-    assert!(seen.iter().any(|seen| seen));
-}
-
 #[test]
 fn a_file_that_has_a_name_is_read_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
