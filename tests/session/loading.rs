@@ -2,11 +2,10 @@
 //! its progress callback, who waits for whom, and errors in place of signals.
 
 use crate::testing::fixture;
-use crate::testing::fixtures::{Kind, Shaped, Weights};
+use crate::testing::fixtures::{Kind, Weights};
 use crate::testing::split;
 use elizainference::engine::{self, EngineOptions};
 use elizainference::gguf::File;
-use elizainference::quant::TensorType;
 use elizainference::session::{Event, OpenOptions, Session, Sink};
 use elizainference::{Error, Result, Token};
 use std::path::{Path, PathBuf};
