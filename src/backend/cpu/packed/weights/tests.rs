@@ -120,9 +120,12 @@ impl Bits for Vec<f32> {
     }
 }
 
-/// Another file of this name. The one before may still be marked as synced by the load that wrote it.
+/// Another file of this name. The one before may still be marked as synced by the load that wrote it, or be gone where
+/// such a load could not replace it.
 fn replace(path: &Path, bytes: &[u8]) {
-    fs::remove_file(path).unwrap();
+    if let Err(error) = fs::remove_file(path) {
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
+    }
     fs::write(path, bytes).unwrap();
 }
 
