@@ -5,7 +5,8 @@
 //! so far leaves open is a state, a set of stacks of positions; states, what each byte makes of them and their
 //! [`Mask`]s are found when they are first needed and kept ([`tables`]). The vocabulary is a byte trie
 //! ([`vocabulary`]), so that a mask is a walk ([`walk`]) that leaves out every subtree with a wrong beginning. A
-//! [`GrammarState`] follows a grammar for one stream. [`load`] makes grammars of what hosts hand in.
+//! [`GrammarState`] follows a grammar for one stream, by a matcher ([`matcher`]) of its engine: that of rules
+//! ([`rule_matcher`]) or, for grammars in Lark, llguidance. [`load`] makes grammars of what hosts hand in.
 //!
 //! Invariants: a token's bit is set if and only if the token is accepted; an error leaves a state as it was; everything
 //! that grows with the text, the grammar or their ambiguity has a limit, and tables that are full are made again from
