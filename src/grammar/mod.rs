@@ -8,9 +8,9 @@
 //! [`GrammarState`] follows a grammar for one stream, by a matcher ([`matcher`]) of its engine: that of rules
 //! ([`rule_matcher`]) or, for grammars in Lark, llguidance. [`load`] makes grammars of what hosts hand in.
 //!
-//! Invariants: a token's bit is set if and only if the token is accepted; an error leaves a state as it was; everything
-//! that grows with the text, the grammar or their ambiguity has a limit, and tables that are full are made again from
-//! the states in use.
+//! Invariants: a token's bit is set if and only if the token is accepted; an error leaves a state as it was, but for a
+//! limit of llguidance's, which ends it; everything that grows with the text, the grammar or their ambiguity has a
+//! limit, and tables that are full are made again from the states in use.
 
 mod classes;
 mod code;
