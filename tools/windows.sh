@@ -87,6 +87,9 @@ compare tools '' 'wake me at seven' 'add milk to the list'
 compare chat $'hello\n' 16 0 1
 
 say "a model on the CPU and on software Vulkan"
+# Wine's server may still be that of the programs before, which knows no display.
+wineserver -k || true
+wineserver -w
 prompt='Please wake me at seven. ACTION: '
 cp models/demo.gguf "$folder/Modell 模型.gguf"
 tokens() { # MODEL OPTIONS...: of an answer by the program in `run`
