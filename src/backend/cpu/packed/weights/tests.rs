@@ -120,13 +120,27 @@ impl Bits for Vec<f32> {
     }
 }
 
-/// Another file of this name. The one before may still be marked as synced by the load that wrote it, or be gone where
-/// such a load could not replace it.
+/// Another file of this name. The one before may be gone, where a load could not replace it.
 fn replace(path: &Path, bytes: &[u8]) {
+    if cfg!(windows) {
+        settle(path);
+    }
     if let Err(error) = fs::remove_file(path) {
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}");
     }
     fs::write(path, bytes).unwrap();
+}
+
+/// Waits a while for the mark of the load that wrote a file: under Wine one that is removed before takes the next file
+/// of its name along.
+fn settle(path: &Path) {
+    let is_marked = || fs::read(path).is_ok_and(|bytes| bytes.get(112..120) == Some(b"synced.\n"));
+    for _ in 0..100 {
+        if is_marked() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn age(path: &Path, by: Duration) {
