@@ -17,8 +17,8 @@ use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, Tok
 use llguidance::{ParserFactory, TokenParser};
 use parking_lot::Mutex;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 /// The longest grammar, in bytes.
 const MAX_TEXT_BYTES: usize = 256 << 10;
@@ -77,12 +77,10 @@ impl TokenizerEnv for Tokens {
 }
 
 /// What llguidance made of a vocabulary, once for all grammars of it.
-fn factory(vocab: &Arc<Vocab>, tree: &Tree) -> Result<Arc<ParserFactory>> {
-    static KNOWN: Mutex<Vec<(Weak<Vocab>, Arc<ParserFactory>)>> = Mutex::new(Vec::new());
+fn factory(vocab: &Vocab, tree: &Tree) -> Result<Arc<ParserFactory>> {
     // The lock is held while one is built, so that it is built once.
-    let mut known = KNOWN.lock();
-    known.retain(|(held, _)| held.strong_count() > 0);
-    if let Some((_, factory)) = known.iter().find(|(held, _)| std::ptr::eq(held.as_ptr(), Arc::as_ptr(vocab))) {
+    let mut known = tree.factory.lock();
+    if let Some(factory) = &*known {
         return Ok(factory.clone());
     }
     let (n_vocab, n_nodes) = (tree.n_vocab, tree.nodes.len());
@@ -107,9 +105,7 @@ fn factory(vocab: &Arc<Vocab>, tree: &Tree) -> Result<Arc<ParserFactory>> {
     made.quiet();
     let limits = made.limits_mut();
     (limits.max_lexer_states, limits.verbose_errors) = (MAX_LEXER_STATES, false);
-    let made = Arc::new(made);
-    known.push((Arc::downgrade(vocab), made.clone()));
-    Ok(made)
+    Ok(known.insert(Arc::new(made)).clone())
 }
 
 /// A grammar that llguidance compiled.

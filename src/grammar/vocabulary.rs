@@ -38,6 +38,9 @@ pub(super) struct Tree {
     /// How many nodes are at and below each first byte.
     pub(super) below: Vec<(u8, usize)>,
     pub(super) locals: Locals,
+    /// What llguidance made of the vocabulary, from its first grammar in Lark on.
+    #[cfg(feature = "llguidance")]
+    pub(super) factory: Mutex<Option<Arc<llguidance::ParserFactory>>>,
     texts: Vec<u8>,
     /// For each token where its text begins; then the end.
     begins: Vec<u32>,
@@ -80,6 +83,8 @@ impl Tree {
             max_depth: 0,
             below: Vec::new(),
             locals: Locals::default(),
+            #[cfg(feature = "llguidance")]
+            factory: Mutex::default(),
             texts,
             begins,
         };
