@@ -255,6 +255,13 @@ pub(crate) trait Vector: Copy {
     /// Ask for the line of memory at `p`, to be read soon; any address will do, also one that is not mapped. Nothing
     /// where the instruction set has no way to say so.
     fn prefetch(self, p: *const u8);
+    /// [`Vector::prefetch`] of so many lines of 64 bytes, 9 at most, from `p` on.
+    #[inline(always)]
+    fn prefetch_lines(self, p: *const u8, lines: usize) {
+        for line in 0..lines {
+            self.prefetch(p.wrapping_add(64 * line));
+        }
+    }
     /// Load 16 `f32`.
     ///
     /// # Safety

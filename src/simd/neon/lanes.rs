@@ -6,6 +6,7 @@ use super::products::{Neon, Products, START, constants};
 use crate::simd::vector::{Kernel, LANES, Unpacked, UnpackedCodes, Vector};
 use std::arch::aarch64::*;
 use std::arch::asm;
+use std::mem::offset_of;
 
 impl<P: Products> Vector for Neon<P> {
     type F = [float32x4_t; 4];
@@ -239,13 +240,29 @@ impl<P: Products> Vector for Neon<P> {
         total: *mut f32,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { multiply::<P, HALF_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total) }
+        unsafe {
+            multiply::<P, 0, HALF_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total);
+            multiply::<P, 8, HALF_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total);
+        }
     }
 
     #[inline(always)]
     fn prefetch(self, p: *const u8) {
         // SAFETY: a hint, which no address makes fail.
         unsafe { asm!("prfm pldl2keep, [{p}]", p = in(reg) p, options(readonly, nostack, preserves_flags)) }
+    }
+    #[inline(always)]
+    fn prefetch_lines(self, p: *const u8, lines: usize) {
+        // The offset is in the instruction: else the compiler keeps a pointer for each line.
+        each!(line in [0 1 2 3 4 5 6 7 8] {
+            if line < lines {
+                // SAFETY: a hint, which no address makes fail.
+                unsafe {
+                    asm!("prfm pldl2keep, [{p}, {at}]", p = in(reg) p, at = const 64 * line,
+                        options(readonly, nostack, preserves_flags))
+                }
+            }
+        });
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -333,101 +350,117 @@ impl<P: Products> Vector for Neon<P> {
     }
 }
 
-/// [`Vector::multiply`]: the totals of 8 rows of four columns stay in registers while all blocks pass by.
+/// [`Vector::multiply`] of the 8 rows from `ROWS` on: the totals of four columns stay in registers while all blocks
+/// pass by.
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn multiply<P: Products, const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
+unsafe fn multiply<P: Products, const ROWS: usize, const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
     p: P,
     blocks: &[Unpacked],
-    x: [*const i8; 4],
-    meta: [*const i32; 4],
+    mut x: [*const i8; 4],
+    mut meta: [*const i32; 4],
     total: *mut f32,
 ) {
-    for rows in [0, 8] {
-        let (mut x, mut meta) = (x, meta);
-        let at = |c: usize, q: usize| total.wrapping_add(LANES * c + rows + 4 * q);
-        let mut sums = [[have!(vdupq_n_f32(0.0)); 2]; 4];
+    let at = |c: usize, q: usize| total.wrapping_add(LANES * c + ROWS + 4 * q);
+    let mut sums = [[have!(vdupq_n_f32(0.0)); 2]; 4];
+    for c in 0..4 {
+        sums[c] = memory!([vld1q_f32(at(c, 0)), vld1q_f32(at(c, 1))]);
+    }
+    for block in blocks {
+        let codes = block.codes.as_ptr().wrapping_add(32 * ROWS);
+        let two = |from: &[f32; LANES]| {
+            let from = from.as_ptr().wrapping_add(ROWS);
+            memory!([vld1q_f32(from), vld1q_f32(from.add(4))])
+        };
+        let mut t = [[have!(vdupq_n_f32(0.0)); 2]; 4];
+        // SAFETY: a block holds 256 codes of 8 rows, in halves; the caller vouches for the columns.
+        let dot = unsafe {
+            match (HALF_SCALES, HALVES) {
+                (true, _) => p.corner::<START, 2>(codes, &mut x),
+                (false, false) => p.corner::<0, 2>(codes, &mut x),
+                (false, true) => p.corner::<0, 1>(codes, &mut x),
+            }
+        };
+        let scale = two(&block.scales[0]);
         for c in 0..4 {
-            sums[c] = memory!([vld1q_f32(at(c, 0)), vld1q_f32(at(c, 1))]);
+            if HALF_SCALES {
+                t[c] = offsets::<ROWS>(block);
+            }
+            for q in 0..2 {
+                t[c][q] = have!(if HALF_SCALES {
+                    vfmaq_f32(t[c][q], vreinterpretq_f32_s32(dot[c][q]), scale[q])
+                } else {
+                    vmulq_f32(vcvtq_f32_s32(dot[c][q]), scale[q])
+                });
+            }
         }
-        for block in blocks {
-            let codes = block.codes.as_ptr().wrapping_add(32 * rows);
-            let two = |from: &[f32; LANES]| {
-                let from = from.as_ptr().wrapping_add(rows);
-                memory!([vld1q_f32(from), vld1q_f32(from.add(4))])
-            };
-            let mut t = [[have!(vdupq_n_f32(0.0)); 2]; 4];
-            // SAFETY: a block holds 256 codes of 8 rows, in halves; the caller vouches for the columns.
-            let dot = unsafe {
-                match (HALF_SCALES, HALVES) {
-                    (true, _) => p.corner::<START, 2>(codes, &mut x),
-                    (false, false) => p.corner::<0, 2>(codes, &mut x),
-                    (false, true) => p.corner::<0, 1>(codes, &mut x),
-                }
-            };
-            let scale = two(&block.scales[0]);
+        if HALVES {
+            // SAFETY: as above.
+            let dot = unsafe { p.corner::<0, 1>(codes.wrapping_add(128), &mut x) };
+            let scale = two(&block.scales[1]);
             for c in 0..4 {
-                if HALF_SCALES {
-                    // SAFETY: 16 numbers.
-                    t[c] = unsafe { load_pair(block.offsets.as_ptr().wrapping_add(rows)) };
-                }
                 for q in 0..2 {
-                    t[c][q] = have!(if HALF_SCALES {
-                        vfmaq_f32(t[c][q], vreinterpretq_f32_s32(dot[c][q]), scale[q])
-                    } else {
-                        vmulq_f32(vcvtq_f32_s32(dot[c][q]), scale[q])
-                    });
+                    t[c][q] = have!(vfmaq_f32(t[c][q], vcvtq_f32_s32(dot[c][q]), scale[q]));
                 }
             }
-            if HALVES {
-                // SAFETY: as above.
-                let dot = unsafe { p.corner::<0, 1>(codes.wrapping_add(128), &mut x) };
-                let scale = two(&block.scales[1]);
-                for c in 0..4 {
-                    for q in 0..2 {
-                        t[c][q] = have!(vfmaq_f32(t[c][q], vcvtq_f32_s32(dot[c][q]), scale[q]));
+        }
+        let minimums = [two(&block.minimums[0]), two(&block.minimums[1])];
+        for c in 0..4 {
+            // The scale, then the negated sums of both halves and of all.
+            // SAFETY: the caller's promise.
+            let words = unsafe { next_meta::<MINIMUM>(&mut meta[c]) };
+            let negated = have!(vcvtq_f32_s32(vreinterpretq_s32_f32(words)));
+            for q in 0..2 {
+                have!({
+                    if HALVES && MINIMUM {
+                        t[c][q] = vfmaq_laneq_f32::<1>(t[c][q], minimums[0][q], negated);
+                        t[c][q] = vfmaq_laneq_f32::<2>(t[c][q], minimums[1][q], negated);
+                    } else if MINIMUM {
+                        t[c][q] = vfmaq_laneq_f32::<3>(t[c][q], minimums[0][q], negated);
                     }
-                }
-            }
-            let minimums = [two(&block.minimums[0]), two(&block.minimums[1])];
-            for c in 0..4 {
-                // The scale, then the negated sums of both halves and of all.
-                let words = memory!(vld1q_f32(meta[c].cast()));
-                meta[c] = meta[c].wrapping_add(4);
-                let negated = have!(vcvtq_f32_s32(vreinterpretq_s32_f32(words)));
-                for q in 0..2 {
-                    have!({
-                        if HALVES && MINIMUM {
-                            t[c][q] = vfmaq_laneq_f32::<1>(t[c][q], minimums[0][q], negated);
-                            t[c][q] = vfmaq_laneq_f32::<2>(t[c][q], minimums[1][q], negated);
-                        } else if MINIMUM {
-                            t[c][q] = vfmaq_laneq_f32::<3>(t[c][q], minimums[0][q], negated);
-                        }
-                        sums[c][q] = vfmaq_laneq_f32::<0>(sums[c][q], t[c][q], words);
-                    });
-                }
+                    sums[c][q] = vfmaq_laneq_f32::<0>(sums[c][q], t[c][q], words);
+                });
             }
         }
-        for c in 0..4 {
-            memory!(each!(q in [0 1] { vst1q_f32(at(c, q), sums[c][q]) }));
-        }
+    }
+    for c in 0..4 {
+        memory!(each!(q in [0 1] { vst1q_f32(at(c, q), sums[c][q]) }));
     }
 }
 
-/// Two registers of a block's scales, negated and times 1.5 * 2^23, read anew wherever they are added to: the compiler
-/// would keep them in registers and copy those.
+/// The scale of a column's next block, with `ALL` its negated sums after it. The pointer advances in the same
+/// instruction.
 ///
 /// # Safety
-/// `p` is readable for 8 numbers.
+/// `meta` is readable for four numbers.
 #[inline(always)]
-unsafe fn load_pair(p: *const f32) -> [float32x4_t; 2] {
-    let (one, two): (float32x4_t, float32x4_t);
+unsafe fn next_meta<const ALL: bool>(meta: &mut *const i32) -> float32x4_t {
+    let words: float32x4_t;
     // SAFETY: the caller's promise.
     unsafe {
-        asm!("ldp {one:q}, {two:q}, [{p}]", one = out(vreg) one, two = out(vreg) two, p = in(reg) p,
-            options(readonly, nostack, preserves_flags))
+        if ALL {
+            asm!("ldr {w:q}, [{m}], #16", w = out(vreg) words, m = inout(reg) *meta,
+                options(readonly, nostack, preserves_flags));
+        } else {
+            asm!("ldr {w:s}, [{m}], #16", w = out(vreg) words, m = inout(reg) *meta,
+                options(readonly, nostack, preserves_flags));
+        }
+    }
+    words
+}
+
+/// Two registers of a block's offsets, read anew wherever they are added to: the compiler would keep them in registers
+/// and copy those.
+#[inline(always)]
+fn offsets<const ROWS: usize>(block: &Unpacked) -> [float32x4_t; 2] {
+    const { assert!(ROWS + 8 <= LANES) }
+    let (one, two): (float32x4_t, float32x4_t);
+    // SAFETY: a block has 16 of them.
+    unsafe {
+        asm!("ldp {one:q}, {two:q}, [{block}, {at}]", one = out(vreg) one, two = out(vreg) two, block = in(reg) block,
+            at = const offset_of!(Unpacked, offsets) + 4 * ROWS, options(readonly, nostack, preserves_flags))
     }
     [one, two]
 }

@@ -59,6 +59,8 @@ struct Block<S: Vector> {
     codes: Codes<S>,
     scales: [S::F; 2],
     minimums: [S::F; 2],
+    /// Of one column of a type with steps: the chunk's units, of scales and of minimums.
+    units: [S::F; 2],
     /// Its chunk, and its place there.
     chunk: *const u8,
     place: usize,
@@ -81,20 +83,23 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
         }
         for chunk in 0..self.n_in / F::CHUNK {
             let weights = self.panel.wrapping_add(chunk * F::BYTES);
+            let units = match F::STEPS {
+                // SAFETY: whoever makes a tile vouches for a panel of `n_in` weights a row.
+                Some(steps) if C == 1 => unsafe { units::<S, F>(simd, weights, steps) },
+                _ => [simd.splat(0.0); 2],
+            };
             for b in 0..F::CHUNK / 32 {
                 let index = chunk * (F::CHUNK / 32) + b;
                 let ahead = weights.wrapping_add(AHEAD + b * Self::BLOCK_BYTES);
                 if (ahead.addr() + Self::BLOCK_BYTES) % PAGE < fetched {
-                    for line in 0..Self::BLOCK_BYTES.div_ceil(64) {
-                        simd.prefetch(ahead.wrapping_add(64 * line));
-                    }
+                    simd.prefetch_lines(ahead, Self::BLOCK_BYTES.div_ceil(64));
                 }
                 // SAFETY: whoever makes a tile vouches for a panel of `n_in` weights a row and for columns of as many
                 // activations; `index` counts the blocks of both.
                 unsafe {
                     let minimums = if F::MINIMUM { F::minimums(simd, weights, b) } else { [simd.splat(0.0); 2] };
                     let (codes, scales) = (F::codes(simd, weights, b), F::scales(simd, weights, b));
-                    let block = Block { codes, scales, minimums, chunk: weights, place: b };
+                    let block = Block { codes, scales, minimums, units, chunk: weights, place: b };
                     // Four columns at a time keep the multiplier busy; written out, for `total` to stay in registers.
                     match C {
                         1 => part::<S, F, 1, C>(simd, &block, &x, 0, index, self.n_in, &mut total),
@@ -140,8 +145,9 @@ pub(crate) struct Unpacking<'a, F> {
 /// Columns that share what was unpacked.
 pub(super) const MANY: usize = 64;
 
-/// Blocks that are unpacked together: they stay in the first-level cache.
-const UNPACKED: usize = 8;
+/// Blocks that are unpacked together, a power of two of them in 14 KiB: they stay in the first-level cache, and the
+/// more they are the more rarely totals and pointers are loaded.
+const UNPACKED: usize = 1 << ((14 << 10) / size_of::<Unpacked>()).ilog2();
 
 impl<F: Format> Kernel for Unpacking<'_, F> {
     type Output = ();
@@ -150,6 +156,11 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
     fn run<S: Vector>(self, simd: S) {
         let mut totals = [[0f32; LANES]; MANY];
         let mut unpacked = [Unpacked::EMPTY; UNPACKED];
+        // The last column stands in for those that are not there.
+        let mut columns = [self.x.row(self.column + self.count - 1); MANY];
+        for (c, to) in columns.iter_mut().enumerate().take(self.count) {
+            *to = self.x.row(self.column + c);
+        }
         let zero = match F::ZERO {
             Some(bits) if !(F::BITS == 8 && S::SIGNED_BYTES) => 1 << bits,
             _ => 0,
@@ -178,18 +189,11 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
                     }
                 }
             }
-            for (group, totals) in totals.as_chunks_mut::<{ Unpacked::COLUMNS }>().0.iter_mut().enumerate() {
-                let first = group * Unpacked::COLUMNS;
-                if first >= self.count {
-                    break;
-                }
-                // Where fewer are left, the last one stands in for those that are not there.
-                let (mut x, mut meta) = ([std::ptr::null(); Unpacked::COLUMNS], [std::ptr::null(); Unpacked::COLUMNS]);
-                for c in 0..Unpacked::COLUMNS {
-                    let row = self.x.row(self.column + (first + c).min(self.count - 1));
-                    x[c] = row.wrapping_add(32 * start).cast();
-                    meta[c] = row.wrapping_add(self.n_in + start * size_of::<Meta>()).cast();
-                }
+            let groups = self.count.div_ceil(Unpacked::COLUMNS);
+            let totals = totals.as_chunks_mut::<{ Unpacked::COLUMNS }>().0.iter_mut();
+            for (columns, totals) in columns.as_chunks::<{ Unpacked::COLUMNS }>().0.iter().zip(totals).take(groups) {
+                let x = columns.map(|row| row.wrapping_add(32 * start).cast());
+                let meta = columns.map(|row| row.wrapping_add(self.n_in + start * size_of::<Meta>()).cast());
                 let total = totals.as_mut_ptr().cast();
                 // SAFETY: the columns hold `n_in` activations, codes and then a `Meta` for each block.
                 unsafe {
@@ -270,6 +274,22 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
     }
 }
 
+/// The units of a chunk's scales, and of its minimums where it has some.
+///
+/// # Safety
+/// `chunk` points to a whole chunk.
+#[inline(always)]
+unsafe fn units<S: Vector, F: Format>(simd: S, chunk: *const u8, steps: Steps) -> [S::F; 2] {
+    // SAFETY: the caller's promise: the units of scales begin the chunk, those of minimums are where `steps` says.
+    unsafe {
+        let mut unit = simd.load_f16(chunk);
+        if steps.factor != 1.0 {
+            unit = simd.mul(unit, simd.splat(steps.factor));
+        }
+        [unit, if F::MINIMUM { simd.load_f16(chunk.add(steps.minimums[0])) } else { simd.splat(0.0) }]
+    }
+}
+
 /// A K or IQ type's block times one column, the activations' scale left out: the same bits as with the scales as
 /// floats, which only pay where several columns share them.
 ///
@@ -278,28 +298,24 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
 #[inline(always)]
 unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps, dot: [S::I; 2], meta: Meta) -> S::F {
     let groups = if F::HALVES { 2 } else { 1 };
-    // SAFETY: the chunk has units at its beginning, and 16 steps for each group where `steps` says.
+    let [unit, minimum_unit] = block.units;
+    // SAFETY: the chunk has 16 steps for each group where `steps` says.
     unsafe {
         let at = |from: usize, half: usize| block.chunk.add(from + LANES * (groups * block.place + half));
         let scale = |half| {
             if steps.signed { simd.load_i8(at(steps.scales, half)) } else { simd.load_u8(at(steps.scales, half)) }
         };
-        let mut unit = simd.load_f16(block.chunk);
-        if steps.factor != 1.0 {
-            unit = simd.mul(unit, simd.splat(steps.factor));
-        }
         let mut t = simd.times_steps(dot[0], scale(0), unit);
         if F::HALVES {
             t = simd.fma_steps(dot[1], scale(1), unit, t);
         }
         if F::MINIMUM {
-            let unit = simd.load_f16(block.chunk.add(steps.minimums[0]));
             let at = |half| at(steps.minimums[1], half);
             if F::HALVES {
-                t = simd.fma_steps_at(meta.first, at(0), unit, t);
-                t = simd.fma_steps_at(meta.last, at(1), unit, t);
+                t = simd.fma_steps_at(meta.first, at(0), minimum_unit, t);
+                t = simd.fma_steps_at(meta.last, at(1), minimum_unit, t);
             } else {
-                t = simd.fma_steps_at(meta.all, at(0), unit, t);
+                t = simd.fma_steps_at(meta.all, at(0), minimum_unit, t);
             }
         }
         t
