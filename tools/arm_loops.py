@@ -23,17 +23,23 @@ LEVELS = {"BySdot": "dotprod", "BySmmla": "i8mm"}
 
 
 def functions(library, objdump):
-    """(name, [(address, instruction)]) of every function compiled for a level of products."""
+    """(format, level, [(address, instruction)]) of every function compiled for a level of products."""
     text = subprocess.run([objdump, "-dC", "--no-show-raw-insn", library], capture_output=True, text=True, check=True).stdout
     for part in re.split(r"\n\n", text):
         head, _, body = part.partition("\n")
         level = next((LEVELS[word] for word in LEVELS if word in head), None)
-        kernel = re.search(r"(Tile|Unpacking)<[\w:]*?(\w+)(?:, (\d+)\w*)?>", head)
-        if level and kernel and "::quant::" in head:
+        kind = re.search(r"matmul::.*::format::(\w+)", head)
+        if level and kind:
             lines = (line.split("\t", 1) for line in body.splitlines() if "\t" in line)
             code = [(int(at.strip(" :"), 16), re.sub(r"\s+", " ", what.split("//")[0]).strip()) for at, what in lines]
-            columns = f"{kernel[3]} columns" if kernel[1] == "Tile" else "many columns"
-            yield f"{kernel[2]}, {columns}, {level}", code
+            yield kind[1], level, code
+
+
+def columns(loop, macs):
+    """How many columns a loop multiplies 16 rows with, block by block; `many` where what was unpacked is read from memory, of
+    which the sign is that every column has a pointer that advances as it is read."""
+    advancing = sum(bool(re.match(r"ld[pr] q.*\], #\d+$", what)) for what in loop)
+    return "many" if advancing >= 4 else str(macs // (16 * 32))
 
 
 def innermost(code):
@@ -69,12 +75,13 @@ def main():
     cores = args.cores.split(",")
     print("| loop | instructions | of them products | MACs | instructions/MAC | " + " | ".join(cores) + " |")
     print("|---" * (5 + len(cores)) + "|")
-    for name, code in sorted(functions(args.library, args.objdump)):
+    for kind, level, code in sorted(functions(args.library, args.objdump)):
         for loop in innermost(code):
             products = [MACS[what.split()[0]] for what in loop if what.split()[0] in MACS]
             if len(products) < 8:
                 continue
             macs = sum(products)
+            name = f"{kind}, {columns(loop, macs)} columns, {level}"
             on = [cycles(args.mca, core, loop) for core in cores]
             cells = " | ".join(f"{taken:.1f} ({macs / taken:.1f})" for taken in on)
             print(f"| {name} | {len(loop)} | {len(products)} | {macs} | {len(loop) / macs:.3f} | {cells} |")

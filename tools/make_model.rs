@@ -47,7 +47,7 @@ impl Shape {
 }
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 10] = [
+const SHAPES: [Shape; 11] = [
     Shape { name: "qwen3-0.6b", architecture: "qwen3", width: 1024, layers: 28, feed_forward: 3072, heads: 16,
             kv_heads: 8, head: 128, vocabulary: 151_936, context: 40_960, rope_base: 1e6, tied: true, bpe: true },
     Shape { name: "gemma3-270m", architecture: "gemma3", width: 640, layers: 18, feed_forward: 2048, heads: 4,
@@ -69,6 +69,9 @@ const SHAPES: [Shape; 10] = [
     // A large vocabulary on next to nothing.
     Shape { name: "vocab-128k", architecture: "llama", width: 64, layers: 1, feed_forward: 128, heads: 2,
             kv_heads: 1, head: 32, vocabulary: 128_256, context: 2048, rope_base: 5e5, tied: true, bpe: true },
+    // Layers alone, and few, to count what they take.
+    Shape { name: "llama-2-layers", architecture: "llama", width: 1024, layers: 2, feed_forward: 3072, heads: 16,
+            kv_heads: 8, head: 64, vocabulary: 1024, context: 2048, rope_base: 1e4, tied: false, bpe: false },
     // To try things out.
     Shape { name: "tiny", architecture: "qwen3", width: 256, layers: 4, feed_forward: 768, heads: 4,
             kv_heads: 2, head: 64, vocabulary: 4096, context: 2048, rope_base: 1e6, tied: true, bpe: true },

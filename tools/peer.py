@@ -69,22 +69,24 @@ def prompts(texts):
 class Timed:
     """The peer's times: tools/llama_bench.c, linked with the libraries of an npm package, or those in the folder `given`."""
 
-    def __init__(self, package="linux-x64", given=os.environ.get("PEER_LLAMA_DIR"), cpu=None):
+    def __init__(self, package="linux-x64", given=os.environ.get("PEER_LLAMA_DIR"), cpu=None, compiler=os.environ.get("CC", "cc")):
         """With `cpu`, only the library of its CPU backend that has this name, such as `haswell`, is there to be chosen."""
         out = os.path.join(TARGET, "llama")
-        self.folder = given or os.path.join(out, "node_modules", "@node-llama-cpp", package, "bins", package)
+        fetched = os.path.join(out, package)
+        self.folder = given or os.path.join(fetched, "node_modules", "@node-llama-cpp", package, "bins", package)
         try:
             os.makedirs(out, exist_ok=True)
             if not os.path.isdir(self.folder):
-                print(f"fetching llama.cpp as npm has it into {out}", flush=True)
-                run(["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", out,
+                print(f"fetching llama.cpp as npm has it into {fetched}", flush=True)
+                # By force, as it may be another processor's.
+                run(["npm", "install", "--no-save", "--force", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", fetched,
                      f"@node-llama-cpp/{package}@3.22.1"])
             if cpu:
                 self.folder = with_one_cpu(self.folder, os.path.join(out, f"cpu-{cpu}"), f"libggml-cpu-{cpu}.so")
             wanted = ("libllama.", "libggml.", "libggml-base.")
             libraries = [os.path.join(self.folder, f) for f in sorted(os.listdir(self.folder)) if f.startswith(wanted)]
             self.program = os.path.join(out, f"llama_bench-{package}")
-            run([os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Iinclude", "tools/llama_bench.c", "-o", self.program, *libraries,
+            run([compiler, "-std=c99", "-O2", "-Iinclude", "tools/llama_bench.c", "-o", self.program, *libraries,
                  f"-Wl,-rpath,{self.folder}", f"-Wl,-rpath-link,{self.folder}", "-lm"], cwd=ROOT)
         except (RuntimeError, OSError) as problem:
             raise Skip(f"llama.cpp could not be had:\n{problem}") from problem
