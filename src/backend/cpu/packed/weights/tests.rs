@@ -4,7 +4,6 @@ use super::*;
 use crate::backend::cpu::packed::cache::GIVEN_UP;
 use crate::backend::memory::Component;
 use crate::gguf::Writer;
-use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
@@ -397,6 +396,7 @@ fn what_cannot_be_written_is_packed_into_memory() {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_new_layout_has_a_new_number() {
+    use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
     for &ty in TensorType::ALL.iter().filter(|&&ty| PackedMatrix::supports(ty)) {
         let mut panels = PackedMatrix::new(ty, 512, 33).unwrap();
