@@ -3,13 +3,15 @@
 
 Instructions that a token takes on AArch64, of ours over llama.cpp's, counted by qemu on the same model with one thread: whole
 programs, the difference of 10 and 2 decoded tokens and of prompts of 128 and 64, so that what is done once drops out.
-Instructions are no time; fewer of the same kind are faster as a rule. Counts are the same whatever else the machine does.
+Instructions are no time; fewer of the same kind are faster as a rule. Counts are the same within a hundredth whatever else the
+machine does.
 
 It needs Rust's target aarch64-unknown-linux-gnu, gcc-aarch64-linux-gnu, qemu-user with plugins (not linked statically), and the
 network, for llama.cpp's build for arm64.
 """
 import argparse
 import os
+import shutil
 import subprocess
 import tempfile
 
@@ -25,6 +27,8 @@ class Qemu:
     """Counts what programs execute."""
 
     def __init__(self):
+        if missing := [program for program in ("qemu-aarch64", GCC) if not shutil.which(program)]:
+            raise Skip(f"{' and '.join(missing)} cannot be found")
         self.plugin = os.path.join(TARGET, "llama", "arm_count.so")
         os.makedirs(os.path.dirname(self.plugin), exist_ok=True)
         run(["cc", "-std=c99", "-O2", "-shared", "-fPIC", "tools/arm_count.c", "-o", self.plugin], cwd=ROOT)
@@ -57,7 +61,7 @@ def main():
     parser.add_argument("--ours", help="the program for AArch64, if it is built already")
     args = parser.parse_args()
     cores = args.core or CORES
-    qemu, made, theirs = Qemu(), Made(Ours()), Timed("linux-arm64", compiler=GCC)
+    qemu, made, theirs = Qemu(), Made(Ours()), Timed("linux-arm64", given=None, compiler=GCC)
     ours = args.ours or built()
     print("| type | " + " | ".join(f"{core}: decode | prompt" for core in cores) + " |")
     print("|---" * (1 + 2 * len(cores)) + "|")
@@ -65,11 +69,11 @@ def main():
         model = made.get(f"{args.shape}:{kind}")
         cells = []
         for core in cores:
-            mine = qemu.per_token(core, lambda prompt, decode: [ours, "bench", "--model", model, "--threads", "1", "--reps", "1",
-                                                                "--pp", str(prompt), "--tg", str(decode), "--json"])
-            peer = qemu.per_token(core, lambda prompt, decode: [theirs.program, theirs.folder, "bench", model, "1", "0",
-                                                                str(prompt), str(decode), "1"])
-            cells += [f"{mine / peer:.2f}" for mine, peer in zip(mine, peer)]
+            counts = qemu.per_token(core, lambda prompt, decode: [ours, "bench", "--model", model, "--threads", "1", "--reps", "1",
+                                                                  "--pp", str(prompt), "--tg", str(decode), "--json"])
+            beside = qemu.per_token(core, lambda prompt, decode: [theirs.program, theirs.folder, "bench", model, "1", "0",
+                                                                  str(prompt), str(decode), "1"])
+            cells += [f"{count / other:.2f}" for count, other in zip(counts, beside)]
         print(f"| {kind} | " + " | ".join(cells) + " |", flush=True)
 
 
