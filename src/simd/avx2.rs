@@ -1,10 +1,11 @@
 //! AVX2: a vector of 16 lanes is a pair of registers; bytes are multiplied by `vpmaddubsw`.
 //!
 //! That instruction adds two neighbouring products into a saturating `i16`. Codes of up to 7 bits never saturate,
-//! and as many of their results as fit are added as `i16` before widening. 8-bit codes go in
+//! and as many of their results as fit are added as `i16` before widening. For many columns they are unpacked to memory
+//! once for all. 8-bit codes go in
 //!
-//! * for many columns as numbers of 16 bits, unpacked once for all and multiplied by `vpmaddwd`: as many instructions
-//!   as in two parts, but none of them for a zero point or for sums that are full;
+//! * for many columns as numbers of 16 bits, multiplied by `vpmaddwd`: as many instructions as in two parts, but none
+//!   of them for a zero point or for sums that are full;
 //! * for several columns as two parts of four bits, split once for all: four instructions for 32 products, and two of
 //!   the four are additions, for which there are more ports;
 //! * for one column as magnitudes, their signs moved to the activations (2 * 128 * 127 fits): that needs no splitting.
@@ -25,10 +26,14 @@ pub(super) type Avx2 = Ymm<ByPairs>;
 
 /// How a level multiplies bytes. An implementor is proof that the processor can.
 pub(super) trait Products: Copy {
+    /// [`Vector::TILE`].
+    const TILE: usize;
     /// [`Vector::ONE_SIGNED`].
     const ONE_SIGNED: bool;
-    /// [`Vector::unpacks_from`].
-    fn unpacks_from(bits: u32) -> usize;
+    /// [`Vector::unpacks_from`], whatever the codes.
+    const UNPACKS_FROM: usize;
+    /// From how many bits on codes are unpacked as numbers of 16 bits, the zero point taken off.
+    const WORDS_FROM: u32;
 
     /// The proof, where the processor can.
     fn new() -> Option<Self>;
@@ -43,6 +48,17 @@ pub(super) trait Products: Copy {
         w: &[[[__m256i; 2]; 4]; H],
         a: [*const i8; J],
     ) -> [[__m256i; 2]; J];
+    /// Adds the dot products of `4 * H` vectors of unpacked codes with four columns.
+    ///
+    /// # Safety
+    /// `codes` is aligned to 32 bytes and as many vectors long, each `x` has `16 * H` activations.
+    unsafe fn columns<const H: usize>(
+        self,
+        bits: u32,
+        acc: [[__m256i; 2]; Unpacked::COLUMNS],
+        codes: *const i8,
+        x: [*const i8; Unpacked::COLUMNS],
+    ) -> [[__m256i; 2]; Unpacked::COLUMNS];
 }
 
 /// By `vpmaddubsw`, which adds two neighbouring products into an `i16`.
@@ -83,13 +99,34 @@ macro_rules! step {
     };
 }
 
+/// The instructions for four codes of each of 16 rows, `$codes` bytes from `{codes}` on, times four activations of each
+/// of some columns, `$at` bytes from where those begin: neighbouring products are added, and the sums set or added to
+/// two registers a column.
+macro_rules! pairs {
+    ($to:ident $codes:literal $at:literal, $([$column:literal $low:literal $high:literal])+) => {
+        concat!(
+            "vmovdqa {w}, [{codes} + ", $codes, "]\nvmovdqa {v}, [{codes} + 32 + ", $codes, "]\n",
+            $("vpbroadcastd {s}, [", $column, " + ", $at, "]\n", pairs!(@ $to $low $high),)+
+        )
+    };
+    (@ set $low:literal $high:literal) => {
+        concat!("vpmaddubsw ", $low, ", {w}, {s}\nvpmaddubsw ", $high, ", {v}, {s}\n")
+    };
+    (@ add $low:literal $high:literal) => {
+        concat!(
+            "vpmaddubsw {t}, {w}, {s}\nvpmaddubsw {s}, {v}, {s}\n",
+            "vpaddw ", $low, ", ", $low, ", {t}\nvpaddw ", $high, ", ", $high, ", {s}\n",
+        )
+    };
+}
+
 impl<P: Products> Vector for Ymm<P> {
     type F = [__m256; 2];
     type I = [__m256i; 2];
     type B = [__m256i; 2];
     type M = [__m256; 2];
 
-    const TILE: usize = 16;
+    const TILE: usize = P::TILE;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
@@ -97,8 +134,8 @@ impl<P: Products> Vector for Ymm<P> {
     const ONE_SIGNED: bool = P::ONE_SIGNED;
 
     #[inline(always)]
-    fn unpacks_from(bits: u32) -> usize {
-        P::unpacks_from(bits)
+    fn unpacks_from(_bits: u32) -> usize {
+        P::UNPACKS_FROM
     }
     #[inline]
     fn new() -> Option<Self> {
@@ -259,16 +296,21 @@ impl<P: Products> Vector for Ymm<P> {
     }
 
     #[inline(always)]
-    fn unpack(self, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
+    fn unpack(self, bits: u32, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
+        let to = out.as_mut_ptr().cast::<__m256i>();
         // Of every four weights of a row the two at even places, then the two at odd ones.
         let (low, zero) = have!((_mm256_set1_epi16(0xff), _mm256_set1_epi16(i16::from(zero))));
-        let to = out.as_mut_ptr().cast::<__m256i>();
         for v in 0..8 {
             for half in 0..2 {
                 let bytes = codes[v / 4][v % 4][half];
-                let (even, odd) = have!((_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes)));
-                // SAFETY: the token proves the instructions; the array holds four registers for each of 8 vectors.
+                // SAFETY: the token proves the instructions; the array holds two registers of bytes or four of words
+                // for each of 8 vectors.
                 unsafe {
+                    if bits < P::WORDS_FROM {
+                        _mm256_storeu_si256(to.add(2 * v + half), bytes);
+                        continue;
+                    }
+                    let (even, odd) = (_mm256_and_si256(bytes, low), _mm256_srli_epi16::<8>(bytes));
                     _mm256_storeu_si256(to.add(4 * v + half), _mm256_sub_epi16(even, zero));
                     _mm256_storeu_si256(to.add(4 * v + 2 + half), _mm256_sub_epi16(odd, zero));
                 }
@@ -278,40 +320,57 @@ impl<P: Products> Vector for Ymm<P> {
     #[inline(always)]
     unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
+        bits: u32,
+        zero: u8,
         blocks: &[Unpacked],
         x: [*const i8; Unpacked::COLUMNS],
         meta: [*const i32; Unpacked::COLUMNS],
         total: *mut f32,
     ) {
-        // Groups of weights that have a minimum of their own.
-        let groups = match (MINIMUM, HALVES) {
-            (false, _) => 0,
-            (true, false) => 1,
-            (true, true) => 2,
-        };
+        let (words_from, groups) = (P::WORDS_FROM, if HALVES { 2 } else { 1 });
         let mut words = Words([[0; 32]; Unpacked::COLUMNS]);
         for (index, block) in blocks.iter().enumerate() {
-            let mut dot = have!([[[_mm256_setzero_si256(); 2]; Unpacked::COLUMNS]; 2]);
             // SAFETY: the caller's promise.
             unsafe {
+                let (mut here, mut sums) = (x, [[0; 2]; Unpacked::COLUMNS]);
+                let mut dot = [[[_mm256_setzero_si256(); 2]; Unpacked::COLUMNS]; 2];
                 for c in 0..Unpacked::COLUMNS {
-                    words.set(c, x[c].add(32 * index));
-                }
-                let last = usize::from(HALVES);
-                dot[0] = words.products::<0>(&block.codes, dot[0]);
-                dot[last] = words.products::<1>(&block.codes, dot[last]);
-                for c in 0..Unpacked::COLUMNS {
+                    here[c] = x[c].add(32 * index);
                     let meta = meta[c].add(4 * index);
+                    sums[c] = if HALVES { [*meta.add(1), *meta.add(2)] } else { [*meta.add(3), 0] };
+                    for group in 0..groups {
+                        if bits < words_from && zero > 0 {
+                            dot[group][c] = self.splat_int(i32::from(zero) * sums[c][group]);
+                        }
+                    }
+                }
+                if bits >= words_from {
+                    for c in 0..Unpacked::COLUMNS {
+                        words.set(c, here[c]);
+                    }
+                    dot[0] = words.products::<0>(&block.codes, dot[0]);
+                    dot[groups - 1] = words.products::<1>(&block.codes, dot[groups - 1]);
+                } else if HALVES {
+                    let codes = block.codes.as_ptr();
+                    dot[0] = self.0.columns::<1>(bits, dot[0], codes, here);
+                    for c in 0..Unpacked::COLUMNS {
+                        here[c] = here[c].add(16);
+                    }
+                    dot[1] = self.0.columns::<1>(bits, dot[1], codes.add(64 * 4), here);
+                } else {
+                    dot[0] = self.0.columns::<2>(bits, dot[0], block.codes.as_ptr(), here);
+                }
+                for c in 0..Unpacked::COLUMNS {
                     let mut t = self.mul(self.to_float(dot[0][c]), self.load(block.scales[0].as_ptr()));
                     if HALVES {
                         t = self.fma(self.to_float(dot[1][c]), self.load(block.scales[1].as_ptr()), t);
                     }
-                    for half in 0..groups {
-                        let sum = self.splat_int(*meta.add(if HALVES { 1 + half } else { 3 }));
-                        t = self.fma(self.to_float(sum), self.load(block.minimums[half].as_ptr()), t);
+                    for group in 0..if MINIMUM { groups } else { 0 } {
+                        let sum = self.splat_int(sums[c][group]);
+                        t = self.fma(self.to_float(sum), self.load(block.minimums[group].as_ptr()), t);
                     }
                     let total = total.add(LANES * c);
-                    let scale = self.splat(f32::from_bits((*meta).cast_unsigned()));
+                    let scale = self.splat(f32::from_bits((*meta[c].add(4 * index)).cast_unsigned()));
                     self.store(total, self.fma(t, scale, self.load(total)));
                 }
             }
@@ -413,12 +472,11 @@ impl<P: Products> Vector for Ymm<P> {
 }
 
 impl Products for ByPairs {
+    const TILE: usize = 8;
     const ONE_SIGNED: bool = true;
+    const UNPACKS_FROM: usize = 16;
+    const WORDS_FROM: u32 = 8;
 
-    #[inline(always)]
-    fn unpacks_from(bits: u32) -> usize {
-        if bits == 8 { 16 } else { usize::MAX }
-    }
     #[inline(always)]
     fn new() -> Option<Self> {
         Some(ByPairs(()))
@@ -432,13 +490,7 @@ impl Products for ByPairs {
         w: &[[[__m256i; 2]; 4]; H],
         a: [*const i8; J],
     ) -> [[__m256i; 2]; J] {
-        // How many `i16` results of 2 * (2^bits - 1) * 127 can be added before they overflow.
-        let run = match bits {
-            0..=4 | 8 => 8,
-            5 => 4,
-            6 => 2,
-            _ => 1,
-        };
+        let run = run(bits);
         if bits < 8 {
             // SAFETY: the caller's promise.
             return unsafe { self.pairs(run, 1, acc, w, a) };
@@ -463,6 +515,56 @@ impl Products for ByPairs {
             let acc = self.pairs(run, 1, acc, &low, a);
             self.pairs(run, 16, acc, &high, a)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn columns<const H: usize>(
+        self,
+        bits: u32,
+        mut acc: [[__m256i; 2]; Unpacked::COLUMNS],
+        codes: *const i8,
+        x: [*const i8; Unpacked::COLUMNS],
+    ) -> [[__m256i; 2]; Unpacked::COLUMNS] {
+        let run = run(bits).min(4 * H);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if run == 4 * H {
+                let ones = _mm256_set1_epi16(1);
+                let sums = if H == 1 { four_columns::<4>(codes, x) } else { four_columns::<8>(codes, x) };
+                for c in 0..Unpacked::COLUMNS {
+                    for half in 0..2 {
+                        acc[c][half] = _mm256_add_epi32(acc[c][half], _mm256_madd_epi16(sums[c][half], ones));
+                    }
+                }
+                return acc;
+            }
+            // The sums and what they are added to leave registers for two columns alone.
+            for c in (0..Unpacked::COLUMNS).step_by(2) {
+                for h in 0..H {
+                    let (codes, x) = (codes.add(64 * 4 * h), [x[c].add(16 * h), x[c + 1].add(16 * h)]);
+                    let wide = match run {
+                        4 => two_columns::<4>(codes, x),
+                        2 => two_columns::<2>(codes, x),
+                        _ => two_columns::<1>(codes, x),
+                    };
+                    for (acc, wide) in acc[c..].iter_mut().zip(wide) {
+                        *acc = [_mm256_add_epi32(acc[0], wide[0]), _mm256_add_epi32(acc[1], wide[1])];
+                    }
+                }
+            }
+        }
+        acc
+    }
+}
+
+/// How many results of `vpmaddubsw` of codes of so many bits, 2 * (2^bits - 1) * 127 each, can be added before they
+/// overflow, for a block. Those of 8 bits come in parts of 4.
+const fn run(bits: u32) -> usize {
+    match bits {
+        0..=4 | 8 => 8,
+        5 => 4,
+        6 => 2,
+        _ => 1,
     }
 }
 
@@ -529,6 +631,96 @@ impl ByPairs {
         }
         acc
     }
+}
+
+/// Of `RUN` vectors of codes, 4 or 8, times four columns of activations: the sums of neighbouring products, as `i16`.
+/// Written out: in the order that the compiler chooses, which depends on what it compiles beside, a prompt takes up to
+/// 1.25 times as long.
+///
+/// # Safety
+/// AVX2 is available; `codes` is aligned to 32 bytes and `RUN` vectors long, each column has `4 * RUN` activations.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn four_columns<const RUN: usize>(
+    codes: *const i8,
+    [x, y, z, u]: [*const i8; Unpacked::COLUMNS],
+) -> [[__m256i; 2]; Unpacked::COLUMNS] {
+    const { assert!(RUN == 4 || RUN == 8) }
+    let [a, b, c, d, e, f, g, h]: [__m256i; 8];
+    macro_rules! run {
+        ($($to:ident $codes:literal $at:literal),+) => {
+            asm!(
+                $(pairs!($to $codes $at,
+                    ["{x}" "{a}" "{b}"] ["{y}" "{c}" "{d}"] ["{z}" "{e}" "{f}"] ["{u}" "{g}" "{h}"])),+,
+                codes = in(reg) codes, x = in(reg) x, y = in(reg) y, z = in(reg) z, u = in(reg) u,
+                a = out(ymm_reg) a, b = out(ymm_reg) b, c = out(ymm_reg) c, d = out(ymm_reg) d,
+                e = out(ymm_reg) e, f = out(ymm_reg) f, g = out(ymm_reg) g, h = out(ymm_reg) h,
+                w = out(ymm_reg) _, v = out(ymm_reg) _, s = out(ymm_reg) _, t = out(ymm_reg) _,
+                options(readonly, nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: the caller's promise; only what it vouches for is read.
+    unsafe {
+        if RUN == 4 {
+            run!(set "0" "0", add "64" "4", add "128" "8", add "192" "12");
+        } else {
+            run!(set "0" "0", add "64" "4", add "128" "8", add "192" "12",
+                add "256" "16", add "320" "20", add "384" "24", add "448" "28");
+        }
+    }
+    [[a, b], [c, d], [e, f], [g, h]]
+}
+
+/// The dot products of four vectors of codes with two columns, as many results being added before they are widened as
+/// `RUN` says: 1, 2 or 4. Written out as [`four_columns`] is.
+///
+/// # Safety
+/// AVX2 is available; `codes` is aligned to 32 bytes and four vectors long, each column has 16 activations.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn two_columns<const RUN: usize>(codes: *const i8, [x, y]: [*const i8; 2]) -> [[__m256i; 2]; 2] {
+    const { assert!(RUN == 1 || RUN == 2 || RUN == 4) }
+    let [a, b, c, d]: [__m256i; 4];
+    macro_rules! step {
+        (first) => {
+            concat!(
+                "vpmaddwd {a}, {e}, {ones}\nvpmaddwd {b}, {f}, {ones}\n",
+                "vpmaddwd {c}, {g}, {ones}\nvpmaddwd {d}, {h}, {ones}",
+            )
+        };
+        (next) => {
+            concat!(
+                "vpmaddwd {e}, {e}, {ones}\nvpmaddwd {f}, {f}, {ones}\n",
+                "vpmaddwd {g}, {g}, {ones}\nvpmaddwd {h}, {h}, {ones}\n",
+                "vpaddd {a}, {a}, {e}\nvpaddd {b}, {b}, {f}\nvpaddd {c}, {c}, {g}\nvpaddd {d}, {d}, {h}",
+            )
+        };
+        ($to:ident $codes:literal $at:literal) => {
+            pairs!($to $codes $at, ["{x}" "{e}" "{f}"] ["{y}" "{g}" "{h}"])
+        };
+    }
+    macro_rules! run {
+        ($([$($step:tt)+])+ $(; $sum:ident)?) => {
+            asm!(
+                $(step!($($step)+)),+,
+                codes = in(reg) codes, x = in(reg) x, y = in(reg) y, ones = in(ymm_reg) _mm256_set1_epi16(1),
+                a = out(ymm_reg) a, b = out(ymm_reg) b, c = out(ymm_reg) c, d = out(ymm_reg) d,
+                e = out(ymm_reg) _, f = out(ymm_reg) _, g = out(ymm_reg) _, h = out(ymm_reg) _,
+                w = out(ymm_reg) _, v = out(ymm_reg) _, s = out(ymm_reg) _, $($sum = out(ymm_reg) _,)?
+                options(readonly, nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: the caller's promise; only what it vouches for is read.
+    unsafe {
+        match RUN {
+            4 => run!([set "0" "0"] [add "64" "4"] [add "128" "8"] [add "192" "12"] [first]; t),
+            2 => run!([set "0" "0"] [add "64" "4"] [first] [set "128" "8"] [add "192" "12"] [next]; t),
+            _ => run!([set "0" "0"] [first] [set "64" "4"] [next] [set "128" "8"] [next] [set "192" "12"] [next]),
+        }
+    }
+    [[a, b], [c, d]]
 }
 
 /// Blocks of 32 activations of each column as numbers of 16 bits: those at even places, then those at odd ones.

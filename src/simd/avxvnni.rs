@@ -11,7 +11,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::{Products, Ymm};
-use super::vector::{Kernel, Vector};
+use super::vector::{Kernel, Unpacked, Vector};
 
 /// The level, in the encoding that the processor has.
 pub(super) enum AvxVnni {
@@ -46,12 +46,11 @@ impl AvxVnni {
 pub(super) struct Quads<const AVX512: bool>(());
 
 impl<const AVX512: bool> Products for Quads<AVX512> {
+    const TILE: usize = 8;
     const ONE_SIGNED: bool = false;
+    const UNPACKS_FROM: usize = 16;
+    const WORDS_FROM: u32 = u32::MAX;
 
-    #[inline(always)]
-    fn unpacks_from(_bits: u32) -> usize {
-        usize::MAX
-    }
     #[inline]
     fn new() -> Option<Self> {
         let available = if AVX512 {
@@ -85,6 +84,97 @@ impl<const AVX512: bool> Products for Quads<AVX512> {
         }
         acc
     }
+
+    #[inline(always)]
+    unsafe fn columns<const H: usize>(
+        self,
+        _bits: u32,
+        acc: [[__m256i; 2]; Unpacked::COLUMNS],
+        codes: *const i8,
+        x: [*const i8; Unpacked::COLUMNS],
+    ) -> [[__m256i; 2]; Unpacked::COLUMNS] {
+        // SAFETY: the token proves the instructions; the caller's promise.
+        unsafe {
+            let acc = half_block::<AVX512>(acc, codes, x);
+            if H == 1 { acc } else { half_block::<AVX512>(acc, codes.add(64 * 4), x.map(|x| x.add(16))) }
+        }
+    }
+}
+
+/// Adds the dot products of four vectors of codes with four columns. Written out, so that nothing the compiler moves
+/// takes the registers.
+///
+/// # Safety
+/// The processor has `vpdpbusd` in this encoding; `codes` is aligned to 32 bytes and four vectors long, each column has
+/// 16 activations.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn half_block<const AVX512: bool>(
+    [[mut a, mut b], [mut c, mut d], [mut e, mut f], [mut g, mut h]]: [[__m256i; 2]; Unpacked::COLUMNS],
+    codes: *const i8,
+    [x, y, z, u]: [*const i8; Unpacked::COLUMNS],
+) -> [[__m256i; 2]; Unpacked::COLUMNS] {
+    macro_rules! vector {
+        ($dot:literal, $codes:literal, $at:literal) => {
+            concat!(
+                "vmovdqa {w}, [{codes} + ",
+                $codes,
+                "]\nvmovdqa {v}, [{codes} + 32 + ",
+                $codes,
+                "]\n",
+                "vpbroadcastd {s}, [{x} + ",
+                $at,
+                "]\n",
+                $dot,
+                " {a}, {w}, {s}\n",
+                $dot,
+                " {b}, {v}, {s}\n",
+                "vpbroadcastd {s}, [{y} + ",
+                $at,
+                "]\n",
+                $dot,
+                " {c}, {w}, {s}\n",
+                $dot,
+                " {d}, {v}, {s}\n",
+                "vpbroadcastd {s}, [{z} + ",
+                $at,
+                "]\n",
+                $dot,
+                " {e}, {w}, {s}\n",
+                $dot,
+                " {f}, {v}, {s}\n",
+                "vpbroadcastd {s}, [{u} + ",
+                $at,
+                "]\n",
+                $dot,
+                " {g}, {w}, {s}\n",
+                $dot,
+                " {h}, {v}, {s}",
+            )
+        };
+    }
+    macro_rules! run {
+        ($dot:literal) => {
+            asm!(
+                vector!($dot, "0", "0"), vector!($dot, "64", "4"),
+                vector!($dot, "128", "8"), vector!($dot, "192", "12"),
+                codes = in(reg) codes, x = in(reg) x, y = in(reg) y, z = in(reg) z, u = in(reg) u,
+                a = inout(ymm_reg) a, b = inout(ymm_reg) b, c = inout(ymm_reg) c, d = inout(ymm_reg) d,
+                e = inout(ymm_reg) e, f = inout(ymm_reg) f, g = inout(ymm_reg) g, h = inout(ymm_reg) h,
+                w = out(ymm_reg) _, v = out(ymm_reg) _, s = out(ymm_reg) _,
+                options(readonly, nostack, preserves_flags)
+            )
+        };
+    }
+    // SAFETY: the caller's promise; only what it vouches for is read.
+    unsafe {
+        if AVX512 {
+            run!("{{evex}} vpdpbusd");
+        } else {
+            run!("{{vex}} vpdpbusd");
+        }
+    }
+    [[a, b], [c, d], [e, f], [g, h]]
 }
 
 /// `vpdpbusd`.

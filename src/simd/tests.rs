@@ -299,16 +299,20 @@ impl Many {
         let top = ((1u32 << bits) - 1) as u8;
         let lanes = |step: usize| std::array::from_fn(|i| f16::from_f32((i * step % 17) as f32 * 0.013 - 0.1).to_f32());
         let x: [[i8; 96]; Unpacked::COLUMNS] = std::array::from_fn(|c| {
-            std::array::from_fn(|i| if (i + c).is_multiple_of(5) { -127 } else { ((i * 53 + c * 19) % 255) as i8 })
+            std::array::from_fn(|i| {
+                if c == 0 || (i + c).is_multiple_of(5) { -127 } else { ((i * 53 + c * 19) % 255) as i8 }
+            })
         });
         let x = x.map(|column| column.map(|x| x.max(-127)));
         let negated = |codes: &[i8]| -codes.iter().map(|&x| i32::from(x)).sum::<i32>();
         Many {
             bits,
             zero: 1 << (bits - 1),
-            // The greatest and the least among them, so that sums that are too narrow overflow.
+            // The greatest and the least among them, and at first the greatest alone, as the first column has the least
+            // activations alone: sums that are too narrow overflow.
             codes: std::array::from_fn(|b| {
                 std::array::from_fn(|i| match (i / 7 + b) % 3 {
+                    _ if b == 0 => top,
                     0 => top,
                     1 => 0,
                     _ => (i * 37) as u8 & top,
@@ -373,6 +377,7 @@ impl Kernel for &Many {
         if S::unpacks_from(self.bits) == usize::MAX {
             return Vec::new();
         }
+        let zero = if S::SIGNED_BYTES && self.bits == 8 { 0 } else { self.zero };
         let mut blocks = [Unpacked::EMPTY; 3];
         for (block, bytes) in blocks.iter_mut().zip(&self.codes) {
             (block.scales, block.minimums) = (self.scales, self.minimums);
@@ -391,8 +396,7 @@ impl Kernel for &Many {
                     );
                     codes[v / 4][v % 4] = simd.load_bytes(lowered.as_ptr());
                 }
-                let zero = if S::SIGNED_BYTES && self.bits == 8 { 0 } else { self.zero };
-                simd.unpack(&codes, zero, &mut block.codes);
+                simd.unpack(self.bits, &codes, zero, &mut block.codes);
             }
         }
         let (mut x, mut meta) = ([std::ptr::null(); Unpacked::COLUMNS], [std::ptr::null(); Unpacked::COLUMNS]);
@@ -410,7 +414,14 @@ impl Kernel for &Many {
                 }
                 // SAFETY: three blocks of each column, and totals of four.
                 unsafe {
-                    simd.multiply::<$half_scales, $halves, $minimum>(&blocks, x, meta, total.as_mut_ptr().cast());
+                    simd.multiply::<$half_scales, $halves, $minimum>(
+                        self.bits,
+                        zero,
+                        &blocks,
+                        x,
+                        meta,
+                        total.as_mut_ptr().cast(),
+                    );
                 }
                 results.push(($halves, $minimum, total.concat().iter().map(|total| total.to_bits()).collect()));
             }};

@@ -26,7 +26,7 @@ pub(crate) type UnpackedCodes = [i8; CODE_BYTES * 32 * LANES];
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked {
-    /// Codes less their zero point, as [`Vector::unpack`] puts them.
+    /// As [`Vector::unpack`] puts them.
     pub(crate) codes: UnpackedCodes,
     /// Scales of the halves, where they differ; else the first is the block's.
     pub(crate) scales: [[f32; LANES]; 2],
@@ -226,24 +226,26 @@ pub(crate) trait Vector: Copy {
         let steps = unsafe { self.load_u8(steps) };
         self.fma(self.to_float(self.splat_int(x)), self.mul(unit, self.to_float(steps)), c)
     }
-    /// Codes of a block less their zero point (of which 8-bit ones that are signed have none), in the order that
-    /// [`Vector::multiply`] reads. Called only where [`Vector::unpacks_from`] says.
+    /// Codes of a block, of so many bits and with this zero point (0 where they have none, or are signed), as
+    /// [`Vector::multiply`] reads them. Called only where [`Vector::unpacks_from`] says.
     #[inline(always)]
-    fn unpack(self, _codes: &[[Self::B; 4]; 2], _zero: u8, _out: &mut UnpackedCodes) {
+    fn unpack(self, _bits: u32, _codes: &[[Self::B; 4]; 2], _zero: u8, _out: &mut UnpackedCodes) {
         unreachable!("a level that unpacks in its tiles")
     }
-    /// Products of consecutive blocks with as many of each column: `total` (16 rows of each column) has added to it,
-    /// block by block, `fma(t, scale, total)`, where `t` is the dot product times the scale (`HALF_SCALES`: as
-    /// [`Vector::scaled`] has it), to which are added, by fused steps in this order, with `HALVES` the second half's
-    /// product, with `MINIMUM` the negated sum of activations times the minimum, of each half where those have their
-    /// own. A column's `meta` is, for each block, its scale as `f32`, then as `i32` the negated sums of its first half,
-    /// its second half, and all. Called only where [`Vector::unpacks_from`] says.
+    /// Products of consecutive blocks, unpacked with these bits and zero point, with as many of each column: `total` (16
+    /// rows of each column) has added to it, block by block, `fma(t, scale, total)`, where `t` is the dot product times
+    /// the scale (`HALF_SCALES`: as [`Vector::scaled`] has it), to which are added, by fused steps in this order, with
+    /// `HALVES` the second half's product, with `MINIMUM` the negated sum of activations times the minimum, of each half
+    /// where those have their own. A column's `meta` is, for each block, its scale as `f32`, then as `i32` the negated
+    /// sums of its first half, its second half, and all. Called only where [`Vector::unpacks_from`] says.
     ///
     /// # Safety
     /// Every `x` is readable for 32 bytes a block, every `meta` for 16, `total` writable and set for 4 columns.
     #[inline(always)]
     unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
+        _bits: u32,
+        _zero: u8,
         _blocks: &[Unpacked],
         _x: [*const i8; Unpacked::COLUMNS],
         _meta: [*const i32; Unpacked::COLUMNS],

@@ -222,7 +222,7 @@ impl<P: Products> Vector for Neon<P> {
         })
     }
     #[inline(always)]
-    fn unpack(self, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
+    fn unpack(self, _bits: u32, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
         let mut less = [[have!(vdupq_n_s8(0)); 4]; 8];
         for v in 0..8 {
             for q in 0..4 {
@@ -234,6 +234,8 @@ impl<P: Products> Vector for Neon<P> {
     #[inline(always)]
     unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
+        _bits: u32,
+        _zero: u8,
         blocks: &[Unpacked],
         x: [*const i8; Unpacked::COLUMNS],
         meta: [*const i32; Unpacked::COLUMNS],

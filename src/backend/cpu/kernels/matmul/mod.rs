@@ -17,7 +17,7 @@ use super::activations;
 use crate::backend::cpu::packed::format::Format;
 use crate::backend::cpu::packed::{ActivationKind, PANEL, PackedMatrix, with_format};
 use crate::quant::TensorType;
-use crate::simd::{Isa, Kernel, Vector, dispatch};
+use crate::simd::{Isa, Kernel, Unpacked, Vector, dispatch};
 use crate::{Error, Result};
 use operands::Target;
 use std::marker::PhantomData;
@@ -150,11 +150,14 @@ impl<F: Format> Kernel for Quants<'_, F> {
         let (n_in, x) = (self.0.w.n_in(), &self.0.x);
         let unpacks_from = S::unpacks_from(F::BITS);
         let together = if unpacks_from == usize::MAX { S::TILE } else { quant::MANY };
+        let mut unpacked = (x.count >= unpacks_from).then_some([Unpacked::EMPTY; quant::UNPACKED]);
         self.0.for_each_tile(together, |panel, target, column, left| {
             // Where a few are left, they unpack in their tiles.
-            if left >= unpacks_from {
-                let count = left.min(quant::MANY);
-                simd.vectorize(quant::Unpacking::<F> { panel, n_in, x, column, count, target, format: PhantomData });
+            if let Some(unpacked) = &mut unpacked
+                && left >= unpacks_from
+            {
+                let (count, format) = (left.min(quant::MANY), PhantomData);
+                simd.vectorize(quant::Unpacking::<F> { panel, n_in, x, column, count, target, unpacked, format });
                 return count;
             }
             macro_rules! tile {

@@ -47,11 +47,24 @@ pub(crate) struct Tile<'a, F, const C: usize> {
 }
 
 impl<F: Format, const C: usize> Tile<'_, F, C> {
-    /// Bytes of a block of 16 rows, its share of the chunk's scales included.
-    const BLOCK_BYTES: usize = F::BYTES * 32 / F::CHUNK;
     /// Whether the product of one column asks for all weights ahead. Codes that are bytes need no unpacking: there the
     /// processor's own prefetcher keeps up, and is only disturbed, but for the beginnings of pages on some processors.
-    const FETCHES: bool = Self::BLOCK_BYTES < BYTE_PLANE;
+    const FETCHES: bool = block_bytes::<F>() < BYTE_PLANE;
+}
+
+/// Bytes of a block of 16 rows, its share of the chunk's scales included.
+const fn block_bytes<F: Format>() -> usize {
+    F::BYTES * 32 / F::CHUNK
+}
+
+/// Asks for the block that is read [`AHEAD`] bytes after block `b` of a chunk, where its end is within the first
+/// `fetched` bytes of a page.
+#[inline(always)]
+fn fetch<S: Vector, F: Format>(simd: S, chunk: *const u8, b: usize, fetched: usize) {
+    let ahead = chunk.wrapping_add(AHEAD + b * block_bytes::<F>());
+    if (ahead.addr() + block_bytes::<F>()) % PAGE < fetched {
+        simd.prefetch_lines(ahead, block_bytes::<F>().div_ceil(64));
+    }
 }
 
 /// A block of weights, unpacked.
@@ -90,10 +103,7 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
             };
             for b in 0..F::CHUNK / 32 {
                 let index = chunk * (F::CHUNK / 32) + b;
-                let ahead = weights.wrapping_add(AHEAD + b * Self::BLOCK_BYTES);
-                if (ahead.addr() + Self::BLOCK_BYTES) % PAGE < fetched {
-                    simd.prefetch_lines(ahead, Self::BLOCK_BYTES.div_ceil(64));
-                }
+                fetch::<S, F>(simd, weights, b, fetched);
                 // SAFETY: whoever makes a tile vouches for a panel of `n_in` weights a row and for columns of as many
                 // activations; `index` counts the blocks of both.
                 unsafe {
@@ -104,12 +114,6 @@ impl<F: Format, const C: usize> Kernel for Tile<'_, F, C> {
                     match C {
                         1 => part::<S, F, 1, C>(simd, &block, &x, 0, index, self.n_in, &mut total),
                         2 => part::<S, F, 2, C>(simd, &block, &x, 0, index, self.n_in, &mut total),
-                        // More totals than there are registers: a loop keeps the codes where all columns find them.
-                        16 if !S::WIDE => {
-                            for from in (0..C).step_by(4) {
-                                part::<S, F, 4, C>(simd, &block, &x, from, index, self.n_in, &mut total);
-                            }
-                        }
                         _ => {
                             part::<S, F, 4, C>(simd, &block, &x, 0, index, self.n_in, &mut total);
                             if C >= 8 {
@@ -139,6 +143,7 @@ pub(crate) struct Unpacking<'a, F> {
     /// At most [`MANY`].
     pub(super) count: usize,
     pub(super) target: Target,
+    pub(super) unpacked: &'a mut [Unpacked; UNPACKED],
     pub(super) format: PhantomData<F>,
 }
 
@@ -147,7 +152,7 @@ pub(super) const MANY: usize = 64;
 
 /// Blocks that are unpacked together, a power of two of them in 14 KiB: they stay in the first-level cache, and the
 /// more they are the more rarely totals and pointers are loaded.
-const UNPACKED: usize = 1 << ((14 << 10) / size_of::<Unpacked>()).ilog2();
+pub(super) const UNPACKED: usize = 1 << ((14 << 10) / size_of::<Unpacked>()).ilog2();
 
 impl<F: Format> Kernel for Unpacking<'_, F> {
     type Output = ();
@@ -155,7 +160,6 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) {
         let mut totals = [[0f32; LANES]; MANY];
-        let mut unpacked = [Unpacked::EMPTY; UNPACKED];
         // The last column stands in for those that are not there.
         let mut columns = [self.x.row(self.column + self.count - 1); MANY];
         for (c, to) in columns.iter_mut().enumerate().take(self.count) {
@@ -167,13 +171,14 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
         };
         let n_blocks = self.n_in / 32;
         for start in (0..n_blocks).step_by(UNPACKED) {
-            let blocks = &mut unpacked[..UNPACKED.min(n_blocks - start)];
+            let blocks = &mut self.unpacked[..UNPACKED.min(n_blocks - start)];
             for (index, block) in (start..).zip(blocks.iter_mut()) {
                 let (chunk, b) = (index / (F::CHUNK / 32), index % (F::CHUNK / 32));
                 let weights = self.panel.wrapping_add(chunk * F::BYTES);
+                fetch::<S, F>(simd, weights, b, PAGE);
                 // SAFETY: whoever makes this vouches for a panel of `n_in` weights a row; the arrays have 16 lanes.
                 unsafe {
-                    simd.unpack(&F::codes(simd, weights, b), zero, &mut block.codes);
+                    simd.unpack(F::BITS, &F::codes(simd, weights, b), zero, &mut block.codes);
                     for (to, x) in block.scales.iter_mut().zip(F::scales(simd, weights, b)) {
                         simd.store(to.as_mut_ptr(), x);
                     }
@@ -198,12 +203,20 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
                 // SAFETY: the columns hold `n_in` activations, codes and then a `Meta` for each block.
                 unsafe {
                     match (F::HALF_SCALES, F::HALVES, F::MINIMUM) {
-                        (true, _, false) => simd.multiply::<true, false, false>(blocks, x, meta, total),
-                        (true, _, true) => simd.multiply::<true, false, true>(blocks, x, meta, total),
-                        (false, false, false) => simd.multiply::<false, false, false>(blocks, x, meta, total),
-                        (false, false, true) => simd.multiply::<false, false, true>(blocks, x, meta, total),
-                        (false, true, false) => simd.multiply::<false, true, false>(blocks, x, meta, total),
-                        (false, true, true) => simd.multiply::<false, true, true>(blocks, x, meta, total),
+                        (true, _, false) => simd.multiply::<true, false, false>(F::BITS, zero, blocks, x, meta, total),
+                        (true, _, true) => simd.multiply::<true, false, true>(F::BITS, zero, blocks, x, meta, total),
+                        (false, false, false) => {
+                            simd.multiply::<false, false, false>(F::BITS, zero, blocks, x, meta, total)
+                        }
+                        (false, false, true) => {
+                            simd.multiply::<false, false, true>(F::BITS, zero, blocks, x, meta, total)
+                        }
+                        (false, true, false) => {
+                            simd.multiply::<false, true, false>(F::BITS, zero, blocks, x, meta, total)
+                        }
+                        (false, true, true) => {
+                            simd.multiply::<false, true, true>(F::BITS, zero, blocks, x, meta, total)
+                        }
                     }
                 }
             }
