@@ -26,12 +26,8 @@ pub(super) type Avx2 = Ymm<ByPairs>;
 
 /// How a level multiplies bytes. An implementor is proof that the processor can.
 pub(super) trait Products: Copy {
-    /// [`Vector::TILE`].
-    const TILE: usize;
     /// [`Vector::ONE_SIGNED`].
     const ONE_SIGNED: bool;
-    /// [`Vector::unpacks_from`], whatever the codes.
-    const UNPACKS_FROM: usize;
     /// From how many bits on codes are unpacked as numbers of 16 bits, the zero point taken off.
     const WORDS_FROM: u32;
 
@@ -126,17 +122,14 @@ impl<P: Products> Vector for Ymm<P> {
     type B = [__m256i; 2];
     type M = [__m256; 2];
 
-    const TILE: usize = P::TILE;
+    const TILE: usize = 8;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
     const SIGNED_BYTES: bool = false;
     const ONE_SIGNED: bool = P::ONE_SIGNED;
+    const UNPACKS_FROM: usize = 16;
 
-    #[inline(always)]
-    fn unpacks_from(_bits: u32) -> usize {
-        P::UNPACKS_FROM
-    }
     #[inline]
     fn new() -> Option<Self> {
         let available =
@@ -472,9 +465,7 @@ impl<P: Products> Vector for Ymm<P> {
 }
 
 impl Products for ByPairs {
-    const TILE: usize = 8;
     const ONE_SIGNED: bool = true;
-    const UNPACKS_FROM: usize = 16;
     const WORDS_FROM: u32 = 8;
 
     #[inline(always)]

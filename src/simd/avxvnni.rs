@@ -46,9 +46,7 @@ impl AvxVnni {
 pub(super) struct Quads<const AVX512: bool>(());
 
 impl<const AVX512: bool> Products for Quads<AVX512> {
-    const TILE: usize = 8;
     const ONE_SIGNED: bool = false;
-    const UNPACKS_FROM: usize = 16;
     const WORDS_FROM: u32 = u32::MAX;
 
     #[inline]

@@ -374,7 +374,7 @@ impl Kernel for &Many {
 
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) -> Self::Output {
-        if S::unpacks_from(self.bits) == usize::MAX {
+        if S::UNPACKS_FROM == usize::MAX {
             return Vec::new();
         }
         let zero = if S::SIGNED_BYTES && self.bits == 8 { 0 } else { self.zero };

@@ -80,13 +80,9 @@ pub(crate) trait Vector: Copy {
     const SIGNED_BYTES: bool;
     /// The same of a product with one column.
     const ONE_SIGNED: bool = Self::SIGNED_BYTES;
-
-    /// From how many columns on it pays to unpack codes of so many bits to memory, with [`Vector::unpack`] and
-    /// [`Vector::multiply`]: where a tile of 16 rows leaves too few registers for totals and codes both.
-    #[inline(always)]
-    fn unpacks_from(_bits: u32) -> usize {
-        usize::MAX
-    }
+    /// From how many columns on it pays to unpack codes to memory, with [`Vector::unpack`] and [`Vector::multiply`]:
+    /// where a tile of 16 rows leaves too few registers for totals and codes both.
+    const UNPACKS_FROM: usize = usize::MAX;
 
     /// The token, where the processor has the instructions.
     fn new() -> Option<Self>;
@@ -227,17 +223,17 @@ pub(crate) trait Vector: Copy {
         self.fma(self.to_float(self.splat_int(x)), self.mul(unit, self.to_float(steps)), c)
     }
     /// Codes of a block, of so many bits and with this zero point (0 where they have none, or are signed), as
-    /// [`Vector::multiply`] reads them. Called only where [`Vector::unpacks_from`] says.
+    /// [`Vector::multiply`] reads them. Called only where [`Vector::UNPACKS_FROM`] says.
     #[inline(always)]
     fn unpack(self, _bits: u32, _codes: &[[Self::B; 4]; 2], _zero: u8, _out: &mut UnpackedCodes) {
         unreachable!("a level that unpacks in its tiles")
     }
-    /// Products of consecutive blocks, unpacked with these bits and zero point, with as many of each column: `total` (16
-    /// rows of each column) has added to it, block by block, `fma(t, scale, total)`, where `t` is the dot product times
-    /// the scale (`HALF_SCALES`: as [`Vector::scaled`] has it), to which are added, by fused steps in this order, with
-    /// `HALVES` the second half's product, with `MINIMUM` the negated sum of activations times the minimum, of each half
-    /// where those have their own. A column's `meta` is, for each block, its scale as `f32`, then as `i32` the negated
-    /// sums of its first half, its second half, and all. Called only where [`Vector::unpacks_from`] says.
+    /// Products of consecutive blocks, unpacked with these bits and zero point, with as many of each column: `total`
+    /// (16 rows of each column) has added to it, block by block, `fma(t, scale, total)`, where `t` is the dot product
+    /// times the scale (`HALF_SCALES`: as [`Vector::scaled`] has it), to which are added, by fused steps in this order,
+    /// with `HALVES` the second half's product, with `MINIMUM` the negated sum of activations times the minimum, of
+    /// each half where those have their own. A column's `meta` is, for each block, its scale as `f32`, then as `i32`
+    /// the negated sums of its first half, its second half, and all. Called only where [`Vector::UNPACKS_FROM`] says.
     ///
     /// # Safety
     /// Every `x` is readable for 32 bytes a block, every `meta` for 16, `total` writable and set for 4 columns.

@@ -19,11 +19,8 @@ impl<P: Products> Vector for Neon<P> {
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
     const SIGNED_BYTES: bool = true;
+    const UNPACKS_FROM: usize = P::UNPACKS_FROM;
 
-    #[inline(always)]
-    fn unpacks_from(_bits: u32) -> usize {
-        P::UNPACKS_FROM
-    }
     #[inline]
     fn new() -> Option<Self> {
         P::new().map(Neon)

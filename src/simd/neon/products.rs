@@ -48,7 +48,7 @@ pub(in crate::simd) trait Products: Copy {
     }
     /// `Vector::TILE`.
     const TILE: usize;
-    /// `Vector::unpacks_from`, whatever the codes.
+    /// `Vector::UNPACKS_FROM`.
     const UNPACKS_FROM: usize;
     /// `Vector::unpack`, the codes signed already: first those of rows 0 to 7, then of rows 8 to 15.
     fn unpack(self, _codes: &[[int8x16_t; 4]; 8], _out: &mut UnpackedCodes) {

@@ -148,13 +148,12 @@ impl<F: Format> Kernel for Quants<'_, F> {
     #[inline(always)]
     fn run<S: Vector>(self, simd: S) {
         let (n_in, x) = (self.0.w.n_in(), &self.0.x);
-        let unpacks_from = S::unpacks_from(F::BITS);
-        let together = if unpacks_from == usize::MAX { S::TILE } else { quant::MANY };
-        let mut unpacked = (x.count >= unpacks_from).then_some([Unpacked::EMPTY; quant::UNPACKED]);
+        let together = if S::UNPACKS_FROM == usize::MAX { S::TILE } else { quant::MANY };
+        let mut unpacked = (x.count >= S::UNPACKS_FROM).then_some([Unpacked::EMPTY; quant::UNPACKED]);
         self.0.for_each_tile(together, |panel, target, column, left| {
             // Where a few are left, they unpack in their tiles.
             if let Some(unpacked) = &mut unpacked
-                && left >= unpacks_from
+                && left >= S::UNPACKS_FROM
             {
                 let (count, format) = (left.min(quant::MANY), PhantomData);
                 simd.vectorize(quant::Unpacking::<F> { panel, n_in, x, column, count, target, unpacked, format });
