@@ -548,8 +548,8 @@ impl Products for ByPairs {
     }
 }
 
-/// How many results of `vpmaddubsw` of codes of so many bits, 2 * (2^bits - 1) * 127 each, can be added before they
-/// overflow, for a block. Those of 8 bits come in parts of 4.
+/// How many results of `vpmaddubsw`, of the 8 of a block, can be added as `i16`: each is up to 2 * (2^bits - 1) * 127,
+/// and codes of 8 bits come in parts of 4.
 const fn run(bits: u32) -> usize {
     match bits {
         0..=4 | 8 => 8,

@@ -16,7 +16,7 @@ pub(crate) const LANES: usize = 16;
 /// What an 8-bit code is raised by to be unsigned, as x86's products take it; elsewhere panels hold it signed.
 pub(crate) const BYTE_ZERO: u8 = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
 
-/// Bytes of an unpacked code.
+/// Bytes of an unpacked code, at most.
 const CODE_BYTES: usize = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
 
 /// The codes of a block of 32 weights of 16 rows, unpacked.
