@@ -26,6 +26,10 @@ pub(super) type Avx2 = Ymm<ByPairs>;
 
 /// How a level multiplies bytes. An implementor is proof that the processor can.
 pub(super) trait Products: Copy {
+    /// [`Vector::TILE`].
+    const TILE: usize;
+    /// [`Vector::UNPACKS_FROM`].
+    const UNPACKS_FROM: usize;
     /// [`Vector::ONE_SIGNED`].
     const ONE_SIGNED: bool;
     /// From how many bits on codes are unpacked as numbers of 16 bits, the zero point taken off.
@@ -122,13 +126,13 @@ impl<P: Products> Vector for Ymm<P> {
     type B = [__m256i; 2];
     type M = [__m256; 2];
 
-    const TILE: usize = 8;
+    const TILE: usize = P::TILE;
     const FLOAT_TILE: usize = 2;
     const ENTRIES: [usize; 4] = [6, 4, 2, 1];
     const WIDE: bool = false;
     const SIGNED_BYTES: bool = false;
     const ONE_SIGNED: bool = P::ONE_SIGNED;
-    const UNPACKS_FROM: usize = 16;
+    const UNPACKS_FROM: usize = P::UNPACKS_FROM;
 
     #[inline]
     fn new() -> Option<Self> {
@@ -465,6 +469,8 @@ impl<P: Products> Vector for Ymm<P> {
 }
 
 impl Products for ByPairs {
+    const TILE: usize = 4;
+    const UNPACKS_FROM: usize = 8;
     const ONE_SIGNED: bool = true;
     const WORDS_FROM: u32 = 8;
 

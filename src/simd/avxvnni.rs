@@ -46,6 +46,9 @@ impl AvxVnni {
 pub(super) struct Quads<const AVX512: bool>(());
 
 impl<const AVX512: bool> Products for Quads<AVX512> {
+    const TILE: usize = 8;
+    // Codes of 8 bits gain nothing by it, and lose where few columns share it.
+    const UNPACKS_FROM: usize = 16;
     const ONE_SIGNED: bool = false;
     const WORDS_FROM: u32 = u32::MAX;
 
