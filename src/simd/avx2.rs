@@ -295,7 +295,7 @@ impl<P: Products> Vector for Ymm<P> {
     #[inline(always)]
     fn unpack(self, bits: u32, codes: &[[Self::B; 4]; 2], zero: u8, out: &mut UnpackedCodes) {
         let to = out.as_mut_ptr().cast::<__m256i>();
-        // Of every four weights of a row the two at even places, then the two at odd ones.
+        // Words: of every four weights of a row the two at even places, then the two at odd ones.
         let (low, zero) = have!((_mm256_set1_epi16(0xff), _mm256_set1_epi16(i16::from(zero))));
         for v in 0..8 {
             for half in 0..2 {
@@ -327,7 +327,7 @@ impl<P: Products> Vector for Ymm<P> {
         let (words_from, groups) = (P::WORDS_FROM, if HALVES { 2 } else { 1 });
         let mut words = Words([[0; 32]; Unpacked::COLUMNS]);
         for (index, block) in blocks.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise; a block begins with its codes, and is aligned to 64 bytes.
             unsafe {
                 let (mut here, mut sums) = (x, [[0; 2]; Unpacked::COLUMNS]);
                 let mut dot = [[[_mm256_setzero_si256(); 2]; Unpacked::COLUMNS]; 2];

@@ -116,49 +116,24 @@ unsafe fn half_block<const AVX512: bool>(
     [x, y, z, u]: [*const i8; Unpacked::COLUMNS],
 ) -> [[__m256i; 2]; Unpacked::COLUMNS] {
     macro_rules! vector {
-        ($dot:literal, $codes:literal, $at:literal) => {
+        ($dot:literal $codes:literal $at:literal) => {
             concat!(
-                "vmovdqa {w}, [{codes} + ",
-                $codes,
-                "]\nvmovdqa {v}, [{codes} + 32 + ",
-                $codes,
-                "]\n",
-                "vpbroadcastd {s}, [{x} + ",
-                $at,
-                "]\n",
-                $dot,
-                " {a}, {w}, {s}\n",
-                $dot,
-                " {b}, {v}, {s}\n",
-                "vpbroadcastd {s}, [{y} + ",
-                $at,
-                "]\n",
-                $dot,
-                " {c}, {w}, {s}\n",
-                $dot,
-                " {d}, {v}, {s}\n",
-                "vpbroadcastd {s}, [{z} + ",
-                $at,
-                "]\n",
-                $dot,
-                " {e}, {w}, {s}\n",
-                $dot,
-                " {f}, {v}, {s}\n",
-                "vpbroadcastd {s}, [{u} + ",
-                $at,
-                "]\n",
-                $dot,
-                " {g}, {w}, {s}\n",
-                $dot,
-                " {h}, {v}, {s}",
+                "vmovdqa {w}, [{codes} + ", $codes, "]\nvmovdqa {v}, [{codes} + 32 + ", $codes, "]\n",
+                vector!(@ $dot $at "x" "a" "b"), vector!(@ $dot $at "y" "c" "d"),
+                vector!(@ $dot $at "z" "e" "f"), vector!(@ $dot $at "u" "g" "h"),
+            )
+        };
+        (@ $dot:literal $at:literal $column:literal $low:literal $high:literal) => {
+            concat!(
+                "vpbroadcastd {s}, [{", $column, "} + ", $at, "]\n",
+                $dot, " {", $low, "}, {w}, {s}\n", $dot, " {", $high, "}, {v}, {s}\n",
             )
         };
     }
     macro_rules! run {
         ($dot:literal) => {
             asm!(
-                vector!($dot, "0", "0"), vector!($dot, "64", "4"),
-                vector!($dot, "128", "8"), vector!($dot, "192", "12"),
+                vector!($dot "0" "0"), vector!($dot "64" "4"), vector!($dot "128" "8"), vector!($dot "192" "12"),
                 codes = in(reg) codes, x = in(reg) x, y = in(reg) y, z = in(reg) z, u = in(reg) u,
                 a = inout(ymm_reg) a, b = inout(ymm_reg) b, c = inout(ymm_reg) c, d = inout(ymm_reg) d,
                 e = inout(ymm_reg) e, f = inout(ymm_reg) f, g = inout(ymm_reg) g, h = inout(ymm_reg) h,
