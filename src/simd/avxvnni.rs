@@ -1,4 +1,5 @@
-//! AVX-VNNI: AVX2 with `vpdpbusd`, which adds four products of bytes to a 32-bit lane. Nothing else differs.
+//! AVX-VNNI: AVX2 with `vpdpbusd`, which adds four products of bytes to a 32-bit lane. What differs besides is from how
+//! many columns on codes are unpacked to memory, and with it the widest tile.
 //!
 //! The instruction has two encodings: AVX-VNNI's own, and that of AVX-512 VNNI with AVX-512 VL. A processor that has
 //! the second alone uses the level of AVX-512, so the second is built for tests only: they run this level on such
