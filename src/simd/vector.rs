@@ -151,6 +151,15 @@ pub(crate) trait Vector: Copy {
         self.or(self.and(self.shift(x, -4), 15), high)
     }
 
+    /// The code of 6 bits whose pairs of bits are the top ones of every byte of each of `x`, lowest first.
+    #[inline(always)]
+    fn top_pairs(self, x: [Self::B; 3]) -> Self::B {
+        let low = self.and(self.shift(x[0], -6), 0b11);
+        let middle = self.and(self.shift(x[1], -4), 0b1100);
+        let high = self.and(self.shift(x[2], -2), 0b11_0000);
+        self.or(self.or(low, middle), high)
+    }
+
     /// Dot products of weights with J columns: to each lane of `acc[j]` adds the sum of code times activation over
     /// the lane's 4 bytes of every vector of `w`, the activations being consecutive `i8` from `a[j]`. Codes are
     /// unsigned and below `1 << bits`; 8-bit ones have been raised by [`BYTE_ZERO`], which is taken off again where

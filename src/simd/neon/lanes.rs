@@ -173,6 +173,14 @@ impl<P: Products> Vector for Neon<P> {
     }
 
     #[inline(always)]
+    fn top_pairs(self, x: [Self::B; 3]) -> Self::B {
+        have!(four!(q => {
+            let below = vsriq_n_u8::<4>(vshrq_n_u8::<2>(x[2][q]), x[1][q]);
+            vsriq_n_u8::<6>(below, x[0][q])
+        }))
+    }
+
+    #[inline(always)]
     unsafe fn dot<const H: usize, const J: usize>(
         self,
         bits: u32,

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Raised whenever a panel of some type lies in other bytes than before; see the test `a_new_layout_has_a_new_number`.
-pub(super) const LAYOUT: u32 = 1;
+pub(super) const LAYOUT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"elizawt1";
 /// After the header, once everything before it is on the disk.

@@ -10,6 +10,7 @@
 //! | nibble | 4 | vector g % 4, low bits for g < 4, high bits else |
 //! | pair (2 bits) | 2 | vector g / 4, bits 2 * (g % 4) |
 //! | bit | 1 | bit g |
+//! | six bits | 6 | vector 3 * (g / 4) + g % 4, low bits; g % 4 = 3: a pair on top of each of its half, lowest first |
 //!
 //! A weight is `scale * (code - zero) - minimum`. The codes and scales are those of the file, none is rounded; only
 //! the 6-bit scales of the K types are widened to bytes (under 4 % of the panel), MXFP4's exponent to bfloat16 and
@@ -84,6 +85,7 @@ pub(crate) const BYTE_PLANE: usize = 512;
 pub(crate) const NIBBLE_PLANE: usize = 256;
 pub(crate) const PAIR_PLANE: usize = 128;
 pub(crate) const BIT_PLANE: usize = 64;
+pub(crate) const SIX_BIT_PLANE: usize = 384;
 
 // Loops, not closures: a closure that is not inlined would run outside the function compiled for the instructions.
 
@@ -141,18 +143,18 @@ fn looked_up<S: Vector>(simd: S, mut codes: Codes<S>, table: &[u8; 16]) -> Codes
     codes
 }
 
-/// The 2-bit codes, moved up by `up` bits.
+/// The 2-bit codes.
 ///
 /// # Safety
 /// `p` points to a pair plane.
 #[inline(always)]
-unsafe fn pair_plane<S: Vector>(simd: S, p: *const u8, up: i32) -> Codes<S> {
+unsafe fn pair_plane<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
     let mut codes = [[simd.zero_bytes(); 4]; 2];
     for half in 0..2 {
         // SAFETY: the plane's 2 vectors.
         let all = unsafe { simd.load_bytes(p.add(64 * half)) };
         for v in 0..4 {
-            codes[half][v] = simd.and(simd.shift(all, up - 2 * v as i32), 3 << up);
+            codes[half][v] = simd.and(simd.shift(all, -2 * v as i32), 3);
         }
     }
     codes
@@ -175,6 +177,26 @@ unsafe fn bit_plane<S: Vector>(simd: S, p: *const u8, up: i32) -> Codes<S> {
     codes
 }
 
+/// The 6-bit codes.
+///
+/// # Safety
+/// `p` points to a plane of six bits.
+#[inline(always)]
+unsafe fn six_bit_plane<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
+    let mut codes = [[simd.zero_bytes(); 4]; 2];
+    // The last vectors first: on a Zen 4 with AVX2 decoding is 1.35 times as fast as upwards, and on no level slower.
+    for half in [1, 0] {
+        let mut own = [simd.zero_bytes(); 3];
+        for v in 0..3 {
+            // SAFETY: the plane's 6 vectors.
+            own[v] = unsafe { simd.load_bytes(p.add(64 * (3 * half + v))) };
+            codes[half][v] = simd.and(own[v], 63);
+        }
+        codes[half][3] = simd.top_pairs(own);
+    }
+    codes
+}
+
 /// Three bits of each code: two, and one above them.
 ///
 /// # Safety
@@ -182,7 +204,7 @@ unsafe fn bit_plane<S: Vector>(simd: S, p: *const u8, up: i32) -> Codes<S> {
 #[inline(always)]
 unsafe fn three_bits<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
     // SAFETY: the caller's promise.
-    unsafe { join(simd, pair_plane(simd, p, 0), bit_plane(simd, p.add(PAIR_PLANE), 2)) }
+    unsafe { join(simd, pair_plane(simd, p), bit_plane(simd, p.add(PAIR_PLANE), 2)) }
 }
 
 /// Both planes' bits of each code.
@@ -279,7 +301,7 @@ legacy! {
 legacy! {
     /// `d * (code - 1)`: the ternary types.
     Ternary: chunk 64, half true, bits 2, zero Some(0), minimum false, planes PAIR_PLANE,
-    |simd, p| pair_plane(simd, p, 0), load_f16
+    |simd, p| pair_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 1)`, the code twice the bit.
@@ -426,8 +448,8 @@ super_block! {
 }
 super_block! {
     /// `d * scale * (code - 32)`, signed scales, groups of 16.
-    Q6K: factor 1.0, bits 6, zero Some(5), minimum false, halves true, planes NIBBLE_PLANE + PAIR_PLANE,
-    |simd, p| nibbles_below(simd, p, pair_plane(simd, p.add(NIBBLE_PLANE), 4)), load_i8
+    Q6K: factor 1.0, bits 6, zero Some(5), minimum false, halves true, planes SIX_BIT_PLANE,
+    |simd, p| six_bit_plane(simd, p), load_i8
 }
 super_block! {
     /// `d * scale * (code - 4)`, signed scales, groups of 16.
@@ -437,7 +459,7 @@ super_block! {
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 16.
     Q2K: factor 1.0, bits 2, zero None, minimum true, halves true, planes PAIR_PLANE,
-    |simd, p| pair_plane(simd, p, 0), load_u8
+    |simd, p| pair_plane(simd, p), load_u8
 }
 super_block! {
     /// `d * scale * code`, groups of 32, the code looked up by a nibble and moved up by [`BYTE_ZERO`], signed scales.

@@ -8,7 +8,7 @@
 
 use super::format::{
     BIT_PLANE, Format, Iq1, Iq2, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, NIBBLE_PLANE, Nvfp4, PAIR_PLANE, Q1_0, Q2K, Q3K,
-    Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Ternary,
+    Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, SIX_BIT_PLANE, Ternary,
 };
 use crate::quant::{Blocks, GROUP, TensorType, nvfp4_scale};
 use crate::simd::{BYTE_ZERO, LANES};
@@ -170,6 +170,22 @@ unsafe fn put_bits(out: *mut u8, groups: &[Words; 8], from: u32) {
     }
     // SAFETY: the caller's promise.
     unsafe { put(out, all) }
+}
+
+/// A block's plane of six bits from its 8 groups of codes.
+///
+/// # Safety
+/// `out` is writable for the plane.
+#[inline(always)]
+unsafe fn put_sixes(out: *mut u8, codes: &[Words; 8]) {
+    for half in 0..2 {
+        let [own @ .., spread] = codes.as_chunks::<4>().0[half];
+        for (v, own) in own.into_iter().enumerate() {
+            let both = zip(own, spread, |own, spread| own | ((spread >> (2 * v)) & every(3)) << 6);
+            // SAFETY: the caller's promise.
+            unsafe { put(out.add(64 * (3 * half + v)), both) }
+        }
+    }
 }
 
 /// Moves even bits to the low half and odd bits to the high half.
@@ -353,14 +369,16 @@ impl Pack for Q6K {
             }
             for half in 0..2 {
                 let planes = out.add(Self::HEADER + 4 * half * Self::PLANES);
-                for part in 0..2 {
-                    let low = run::<8>(rows, 64 * half + 32 * part);
-                    put_nibbles(planes.add(part * Self::PLANES), &low, 0);
-                    put_nibbles(planes.add((part + 2) * Self::PLANES), &low, 4);
-                }
                 let high = run::<8>(rows, 128 + 32 * half);
                 for block in 0..4 {
-                    put_pairs(planes.add(block * Self::PLANES + NIBBLE_PLANE), &high, 2 * block as u32);
+                    let low = run::<8>(rows, 64 * half + 32 * (block % 2));
+                    let mut codes = [[0; LANES]; 8];
+                    for g in 0..8 {
+                        codes[g] = zip(low[g], high[g], |low, high| {
+                            (low >> (4 * (block / 2))) & every(15) | ((high >> (2 * block)) & every(3)) << 4
+                        });
+                    }
+                    put_sixes(planes.add(block * Self::PLANES), &codes);
                 }
             }
         }
@@ -508,6 +526,5 @@ pack_spread!(Ternary, 0, |out, groups| put_pairs(out, groups, 0));
 pack_spread!(Q1_0, 0, |out, groups| put_bits(out, groups, 0));
 
 /// The layouts of the two sides agree.
-const _: () = assert!(
-    Q4K::PLANES == NIBBLE_PLANE && Q5K::PLANES == NIBBLE_PLANE + BIT_PLANE && Q6K::PLANES == NIBBLE_PLANE + PAIR_PLANE
-);
+const _: () =
+    assert!(Q4K::PLANES == NIBBLE_PLANE && Q5K::PLANES == NIBBLE_PLANE + BIT_PLANE && Q6K::PLANES == SIX_BIT_PLANE);
