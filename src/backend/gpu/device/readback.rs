@@ -65,12 +65,16 @@ impl Readback {
 }
 
 /// A staging buffer for the results of one submission at a time; the submission ends with the copy to it.
+///
+/// The buffer is mapped after its submission is done, never before. wgpu (30.0) ties a request to map to the submission
+/// that was last to use the buffer, and forgets none that was withdrawn: at the end of that submission it would map
+/// the buffer for the next one's results, before they are there.
 pub struct Landing {
     buffer: Buffer,
     /// Submissions so far.
     count: u64,
-    /// Twice the number of the last submission that the buffer was mapped for, plus one where mapping failed.
-    mapped: Arc<AtomicU64>,
+    /// The number of the last submission that is done.
+    done: Arc<AtomicU64>,
     submission: Option<wgpu::SubmissionIndex>,
 }
 
@@ -81,7 +85,7 @@ impl Landing {
     /// [`Error::OutOfMemory`] naming what the memory is for; [`Error::Device`] where the device was lost.
     pub fn new(gpu: &Device, what: &str, bytes: u64) -> Result<Landing> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        Ok(Landing { buffer: gpu.buffer(what, bytes, usage)?, count: 0, mapped: Arc::default(), submission: None })
+        Ok(Landing { buffer: gpu.buffer(what, bytes, usage)?, count: 0, done: Arc::default(), submission: None })
     }
 
     /// Append the copy of a part of `from` to byte `at`.
@@ -90,22 +94,19 @@ impl Landing {
     }
 
     /// Note the submission that has the copies.
-    pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
+    pub fn submitted(&mut self, gpu: &Device, submission: wgpu::SubmissionIndex) {
         self.count += 1;
-        let (count, mapped) = (self.count, self.mapped.clone());
+        let (count, done) = (self.count, self.done.clone());
         // Another thread may call this late, after the next submission.
-        let note = move |done: std::result::Result<(), _>| {
-            mapped.fetch_max(2 * count + u64::from(done.is_err()), Ordering::Release);
-        };
-        self.buffer.map_async(wgpu::MapMode::Read, .., note);
+        gpu.queue.on_submitted_work_done(move || {
+            done.fetch_max(count, Ordering::Release);
+        });
         self.submission = Some(submission);
     }
 
     /// Drop the results of the last submission.
     pub fn give_up(&mut self) {
-        if self.submission.take().is_some() {
-            self.unmap();
-        }
+        self.submission = None;
     }
 
     /// Wait for the first bytes and pass them to `take`.
@@ -122,33 +123,28 @@ impl Landing {
     ) -> Result<T> {
         let none = || Error::Internal("Results were asked for, and none are under way".into());
         let submission = self.submission.take().ok_or_else(none)?;
-        let taken = self.wait(gpu, submission, cancel).and_then(|()| {
-            let mapped = self.buffer.get_mapped_range(..bytes);
-            let mapped = mapped.map_err(|e| Error::Device(format!("Reading from {}: {e}", gpu.info.name)))?;
-            Ok(take(&mapped))
-        });
-        self.unmap();
-        taken
+        self.wait(gpu, submission, cancel)?;
+        self.buffer.map_async(wgpu::MapMode::Read, ..bytes, |_| {});
+        gpu.look()?;
+        let mapped = self.buffer.get_mapped_range(..bytes);
+        let mapped = mapped.map_err(|e| Error::Device(format!("Reading from {}: {e}", gpu.info.name)))?;
+        let taken = take(&mapped);
+        drop(mapped);
+        self.buffer.unmap();
+        Ok(taken)
     }
 
     fn wait(&self, gpu: &Device, submission: wgpu::SubmissionIndex, cancel: &AtomicBool) -> Result<()> {
         let began = Instant::now();
-        while !self.is_mapped() && began.elapsed() < SPIN {
+        while !self.is_done() && began.elapsed() < SPIN {
             gpu.look()?;
             std::hint::spin_loop();
         }
-        if self.is_mapped() { Ok(()) } else { gpu.wait_for(Some(submission), cancel) }
+        if self.is_done() { Ok(()) } else { gpu.wait_for(Some(submission), cancel) }
     }
 
-    fn is_mapped(&self) -> bool {
-        self.mapped.load(Ordering::Acquire) >= 2 * self.count
-    }
-
-    /// The buffer is mapped, or is about to be, unless that has failed.
-    fn unmap(&self) {
-        if self.mapped.load(Ordering::Acquire) != 2 * self.count + 1 {
-            self.buffer.unmap();
-        }
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire) >= self.count
     }
 }
 
@@ -161,8 +157,8 @@ mod tests {
     use crate::backend::gpu::kernel::{Binding, Gpu};
     use crate::backend::gpu::testing::harness::{devices, kernel, storage};
 
-    /// Submits a kernel that counts so long, and the copy of its result.
-    fn submit(gpu: &Gpu, landing: &mut Landing, turns: u32) {
+    /// A kernel that counts so long, and the copy of its result.
+    fn commands(gpu: &Gpu, landing: &Landing, turns: u32) -> wgpu::CommandBuffer {
         let text = format!(
             "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
             @compute @workgroup_size(1) fn main() {{
@@ -181,8 +177,13 @@ mod tests {
         pass.dispatch_workgroups(1, 1, 1);
         drop(pass);
         landing.copy(&mut encoder, &out, 0, 0, 4);
-        let index = gpu.queue.submit([encoder.finish()]);
-        landing.submitted(index);
+        encoder.finish()
+    }
+
+    fn submit(gpu: &Gpu, landing: &mut Landing, commands: wgpu::CommandBuffer) -> wgpu::SubmissionIndex {
+        let index = gpu.queue.submit([commands]);
+        landing.submitted(gpu, index.clone());
+        index
     }
 
     /// For the host, a device that hangs is like one that is busy for long.
@@ -198,7 +199,8 @@ mod tests {
         let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
         let mut read = |turns: u32, cancel: &AtomicBool| {
             gpu.guard(|| {
-                submit(gpu, &mut landing, turns);
+                let commands = commands(gpu, &landing, turns);
+                submit(gpu, &mut landing, commands);
                 landing.read(gpu, 4, cancel, number)
             })
         };
@@ -210,14 +212,16 @@ mod tests {
         assert_eq!(read(9, &never), Ok(9));
         gpu.guard(|| {
             // Results that are there are read, whether cancelled or not.
-            submit(gpu, &mut landing, 8);
+            let [small, long, longer] = [8, 50_000_000, 50_000_001].map(|turns| commands(gpu, &landing, turns));
+            submit(gpu, &mut landing, small);
             gpu.wait()?;
             assert_eq!(landing.read(gpu, 4, &cancel, number), Ok(8));
-            // Results that were not read are not in the way of the next.
-            submit(gpu, &mut landing, 10);
+            // Results that were not read are not taken for the next.
+            let index = submit(gpu, &mut landing, long);
             landing.give_up();
-            submit(gpu, &mut landing, 11);
-            assert_eq!(landing.read(gpu, 4, &never, number), Ok(11));
+            submit(gpu, &mut landing, longer);
+            gpu.wait_for(Some(index), &never)?;
+            assert_eq!(landing.read(gpu, 4, &never, number), Ok(50_000_001));
             assert!(matches!(landing.read(gpu, 4, &never, number), Err(Error::Internal(_))));
             Ok(())
         })

@@ -229,7 +229,7 @@ impl GpuProgram {
             stamps.resolve(&mut encoder);
         }
         let index = self.gpu.queue.submit([encoder.finish()]);
-        state.walker()?.submitted(index);
+        state.walker()?.submitted(&self.gpu, index);
         if let Some(stamps) = stamps {
             stamps.record(|| self.gpu.wait())?;
         }

@@ -169,7 +169,7 @@ impl Sampler {
 
     /// Note the submission that has the copy.
     pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
-        self.staging[self.next].landing.submitted(submission);
+        self.staging[self.next].landing.submitted(&self.gpu, submission);
         self.under_way.push_back(self.next);
         self.next = (self.next + 1) % UNDER_WAY;
     }

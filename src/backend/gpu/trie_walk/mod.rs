@@ -240,8 +240,8 @@ impl Walker {
     }
 
     /// Note the submission that has the copy.
-    pub fn submitted(&mut self, submission: wgpu::SubmissionIndex) {
-        self.landing.submitted(submission);
+    pub fn submitted(&mut self, gpu: &Gpu, submission: wgpu::SubmissionIndex) {
+        self.landing.submitted(gpu, submission);
     }
 
     /// Drop the results of the walk.

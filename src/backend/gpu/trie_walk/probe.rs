@@ -127,7 +127,7 @@ fn run(gpu: &Gpu, mut walker: Walker, expected: &[Seen; 3]) -> Result<()> {
         drop(encoding);
         walker.copy(&mut encoder);
         let index = gpu.queue.submit([encoder.finish()]);
-        walker.submitted(index);
+        walker.submitted(gpu, index);
         let mut walked = Walked::default();
         walker.read(gpu, &mut walked, &AtomicBool::new(false))?;
         let rows = seen.rows.len();
