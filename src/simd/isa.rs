@@ -101,9 +101,8 @@ impl<T, F: FnOnce() -> T> Kernel for Plain<F> {
     }
 }
 
-/// Whether a stream for which the processor's own prefetcher does well is faster where the beginning of each small page
-/// is asked for ([`Vector::prefetch`]): on AMD's processors, of which a Zen 4 was measured.
-pub(crate) fn fetches_page_starts() -> bool {
+/// Whether this is one of AMD's processors: how far their prefetchers keep up with a product was measured on a Zen 4.
+pub(crate) fn is_amd() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         #[cfg(target_arch = "x86_64")]

@@ -29,5 +29,5 @@ mod tests;
 mod vector;
 
 pub use isa::Isa;
-pub(crate) use isa::{compiled_for, dispatch, fetches_page_starts};
+pub(crate) use isa::{compiled_for, dispatch, is_amd};
 pub(crate) use vector::{BYTE_ZERO, Kernel, LANES, Unpacked, Vector};

@@ -108,7 +108,8 @@ unsafe fn byte_plane<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
 #[inline(always)]
 unsafe fn nibble_plane<S: Vector>(simd: S, p: *const u8) -> Codes<S> {
     let mut codes = [[simd.zero_bytes(); 4]; 2];
-    for v in 0..4 {
+    // The last vectors first, as of six bits.
+    for v in [3, 2, 1, 0] {
         // SAFETY: the plane's 4 vectors.
         let both = unsafe { simd.load_bytes(p.add(64 * v)) };
         codes[0][v] = simd.and(both, 15);

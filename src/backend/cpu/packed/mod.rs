@@ -209,13 +209,6 @@ impl PackedMatrix {
         Ok(PackedMatrix { layout, data: memory.start(), packing: memory.start_mut(), memory })
     }
 
-    /// Tell the system that huge pages would serve these weights well, once they are packed: it joins pages in the
-    /// background. Asked for beforehand, it would clear huge pages during the load, which takes several times as long
-    /// where memory comes from a host that has to be asked for each.
-    pub fn prefer_huge_pages(&self) {
-        self.memory.prefer_huge_pages();
-    }
-
     /// The memory in pieces of so many bytes.
     pub fn pieces(&self, bytes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.memory.len();

@@ -280,7 +280,8 @@ fn panels(
     let all = matrices.iter().map(|Matrix { layout, .. }| PackedMatrix::new(layout.ty, layout.n_in, layout.n_out));
     let all: Vec<_> = all.collect::<Result<_>>()?;
     pack(file, matrices.iter().zip(all.iter().map(To::Memory)), threads, &mut progress)?;
-    all.iter().for_each(PackedMatrix::prefer_huge_pages);
+    #[cfg(target_os = "linux")]
+    super::memory::join_pages(all.iter().map(|matrix| &matrix.memory));
     Ok(all)
 }
 
