@@ -1,9 +1,15 @@
 //! The memory of packed weights: the process's own, or a part of a cache file that all processes share.
 
+#[cfg(target_os = "linux")]
+use crate::backend::cpu::host::pool::Pool;
 use crate::{Error, Result};
 use memmap2::{Mmap, MmapMut, MmapRaw};
 use std::ops::Range;
 use std::sync::Arc;
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(target_os = "linux")]
+use std::time::Instant;
 
 /// Memory that begins at a multiple of 64 bytes and is read by all threads.
 pub(super) enum PanelMemory {
@@ -79,10 +85,10 @@ impl PanelMemory {
 
 /// Moves own memory, which is filled, to huge pages: a token's weights are read 1.1 to 1.5 times as fast from there.
 ///
-/// A thread does it while the weights are in use already: it takes 0.3 ms for each MiB, and several times as long where
-/// pages come from a host that has to be asked for each. So it is not asked for before weights are packed either.
+/// It is done in the background of the pool while the weights are in use already: it takes 0.3 ms for each MiB, and
+/// several times as long where pages come from a host that has to be asked for each.
 #[cfg(target_os = "linux")]
-pub(super) fn join_pages<'a>(all: impl Iterator<Item = &'a PanelMemory>) {
+pub(super) fn join_pages<'a>(all: impl Iterator<Item = &'a PanelMemory>, threads: usize) {
     let own = all.filter_map(|memory| match memory {
         PanelMemory::Owned(memory) => Some(memory.clone()),
         PanelMemory::Mapped(..) => None,
@@ -91,8 +97,12 @@ pub(super) fn join_pages<'a>(all: impl Iterator<Item = &'a PanelMemory>) {
     if own.iter().map(|memory| memory.len()).sum::<usize>() < HUGE_PAGE {
         return;
     }
-    let thread = std::thread::Builder::new().name("eliza-pages".into());
-    if let Err(error) = thread.spawn(|| join(own)) {
+    let work = move || {
+        if let Err(error) = join(own, threads) {
+            log::debug!("Weights stay on small pages: {error}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("eliza-pages".into()).spawn(work) {
         log::debug!("Weights stay on small pages: {error}");
     }
 }
@@ -101,38 +111,42 @@ pub(super) fn join_pages<'a>(all: impl Iterator<Item = &'a PanelMemory>) {
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Joins pages across mappings that follow each other: most matrices are smaller than a huge page or not much larger.
-/// Ends early where nobody else holds the memory any more.
+/// Joins pages, also across mappings that follow each other: most matrices are smaller than a huge page or not much
+/// larger. Ends early where nobody else holds the memory any more.
 #[cfg(target_os = "linux")]
-fn join(mut all: Vec<Arc<MmapRaw>>) {
+fn join(mut all: Vec<Arc<MmapRaw>>, threads: usize) -> Result<()> {
     /// No page is smaller, so mappings that are less apart have nothing between them.
     const PAGE: usize = 4 << 10;
-    /// Bytes that are joined at once, a multiple of most huge pages.
-    const PIECE: usize = 32 * HUGE_PAGE;
     /// `man 2 madvise`, since Linux 6.1; not in all of `libc`'s targets.
     const MADV_COLLAPSE: libc::c_int = 25;
     all.sort_unstable_by_key(|memory| memory.as_ptr());
     let end = |memory: &MmapRaw| memory.as_ptr().addr() + memory.len();
+    let mut huge = Vec::new();
     for run in all.chunk_by(|a, b| b.as_ptr().addr() - end(a) < PAGE) {
-        // For what cannot be joined now, and for older systems, which join pages by and by.
-        for memory in run {
-            if let Err(error) = memory.advise(memmap2::Advice::HugePage) {
-                log::debug!("Weights stay on small pages: {error}");
+        let (start, end) = (run[0].as_ptr().addr(), run.last().map_or(0, |memory| end(memory)));
+        huge.extend((start.next_multiple_of(HUGE_PAGE)..end).step_by(HUGE_PAGE).filter(|at| at + HUGE_PAGE <= end));
+    }
+    // For what cannot be joined now, and for older systems, which join pages by and by.
+    for memory in &all {
+        memory.advise(memmap2::Advice::HugePage).map_err(|e| Error::Internal(format!("madvise: {e}")))?;
+    }
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = |until: Instant| {
+        while let Some(&at) = huge.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let page = std::ptr::without_provenance_mut(at);
+            // SAFETY: the page is mapped, as `all` holds it; what it holds stays as it is.
+            let joined = unsafe { libc::madvise(page, HUGE_PAGE, MADV_COLLAPSE) } == 0;
+            failed.fetch_add(usize::from(!joined), Ordering::Relaxed);
+            if Instant::now() >= until {
+                break;
             }
         }
-        let mut at = run[0].as_mut_ptr();
-        let end = run.last().map_or(0, |memory| end(memory));
-        while at.addr() < end {
-            if Arc::strong_count(&run[0]) == 1 {
-                return;
-            }
-            let bytes = (at.addr() + 1).next_multiple_of(PIECE).min(end) - at.addr();
-            // SAFETY: these pages are mapped, as `run` holds them; what they hold stays as it is.
-            if unsafe { libc::madvise(at.cast(), bytes, MADV_COLLAPSE) } != 0 {
-                log::debug!("{bytes} bytes of weights stay on small pages: {}", std::io::Error::last_os_error());
-            }
-            at = at.wrapping_add(bytes);
-        }
+    };
+    let mut look = || Ok(next.load(Ordering::Relaxed) < huge.len() && Arc::strong_count(&all[0]) > 1);
+    Pool::global().background(threads, &work, &mut look)?;
+    match failed.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        failed => Err(Error::Internal(format!("{failed} of {} huge pages could not be had", huge.len()))),
     }
 }
 
@@ -167,9 +181,9 @@ mod tests {
 
     #[test]
     fn joined_pages_hold_what_they_held() {
-        // Some are smaller than a page, some longer than what is joined at once; most follow each other.
+        // Some are smaller than a page; most follow each other.
         let all = [1, 3 * HUGE_PAGE + 5, 100, 35 * HUGE_PAGE, 4097, HUGE_PAGE - 1].map(filled);
-        join(all.to_vec());
+        let joined = join(all.to_vec(), 2);
         for memory in &all {
             // SAFETY: the mapping is as long as this, and nobody writes to it any more.
             let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), memory.len()) };
@@ -180,7 +194,7 @@ mod tests {
         let probe = filled(2 * HUGE_PAGE);
         // SAFETY: the mapping is as long as this.
         if unsafe { libc::madvise(probe.as_mut_ptr().cast(), probe.len(), 25) } == 0 {
-            assert!(huge_bytes(all[3].as_ptr()) >= HUGE_PAGE);
+            assert!(huge_bytes(all[3].as_ptr()) >= HUGE_PAGE, "{joined:?}");
         }
     }
 }

@@ -281,7 +281,7 @@ fn panels(
     let all: Vec<_> = all.collect::<Result<_>>()?;
     pack(file, matrices.iter().zip(all.iter().map(To::Memory)), threads, &mut progress)?;
     #[cfg(target_os = "linux")]
-    super::memory::join_pages(all.iter().map(|matrix| &matrix.memory));
+    super::memory::join_pages(all.iter().map(|matrix| &matrix.memory), threads);
     Ok(all)
 }
 
