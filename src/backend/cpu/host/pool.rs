@@ -36,7 +36,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize};
 use std::sync::{self, Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -169,20 +169,26 @@ struct ThreadState {
     run: AtomicU64,
     /// Set while the thread may be parked.
     sleeping: AtomicBool,
-    /// Nanoseconds that the thread owes the background.
-    owed: AtomicU64,
+    /// Nanoseconds that the thread owes the background; negative where that took more than its share.
+    owed: AtomicI64,
+    /// How often the thread has worked for the background; the jobs there take turns.
+    turn: AtomicUsize,
     /// The worker; the first is the caller's and has none.
     thread: OnceLock<Thread>,
 }
 
 struct Job<'a>(&'a (dyn Fn(&Worker<'_>) + Sync));
 
-/// Works until the time given, or until nothing is left.
-type BackgroundJob = &'static (dyn Fn(Instant) + Sync);
+/// What the threads of a run work on after it.
+#[derive(Clone, Copy)]
+struct BackgroundJob {
+    /// Works until the time given, or until nothing is left.
+    work: &'static (dyn Fn(Instant) + Sync),
+    /// It is worked on for this part of the time that a run took.
+    part: u32,
+}
 
-/// A thread works for the background for an eighth of the time that a run took, once it owes this much and at most for
-/// so long at once.
-const BACKGROUND_SHARE: u32 = 8;
+/// A thread works for the background once it owes this much, and at most for so long at once.
 const BACKGROUND_LEAST: Duration = Duration::from_micros(20);
 const BACKGROUND_MOST: Duration = Duration::from_millis(10);
 
@@ -281,7 +287,8 @@ impl Pool {
     /// Call `job` again and again, on up to `threads` threads at once, until `look` returns false or fails.
     ///
     /// While there are runs of several threads, `job` gets no run of its own: the threads of each run call it at the
-    /// end of the run, for a part of the time that the run took. A further thread that wants a core would slow those
+    /// end of the run, for one `part`-th of the time that the run took; where its steps take longer than that, only
+    /// after some of the runs. Several jobs take turns. A further thread that wants a core would slow those
     /// runs down more: the system would take a core from one of their threads for milliseconds, and the others would
     /// wait for it at a barrier. While there is no other run, `job` gets short runs.
     ///
@@ -293,6 +300,7 @@ impl Pool {
     pub fn background(
         &self,
         threads: usize,
+        part: u32,
         job: &(dyn Fn(Instant) + Sync),
         look: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
@@ -305,7 +313,7 @@ impl Pool {
                 *failed.lock() = Some(message(&*panic));
             }
         };
-        let _listed = Listed::new(shared, &guarded);
+        let _listed = Listed::new(shared, part, &guarded);
         let never = AtomicBool::new(false);
         let (mut runs, mut length) = (shared.runs.load(Relaxed), BACKGROUND_LEAST);
         loop {
@@ -366,10 +374,12 @@ struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    fn new(shared: &'a Shared, job: &'a (dyn Fn(Instant) + Sync)) -> Self {
+    fn new(shared: &'a Shared, part: u32, job: &'a (dyn Fn(Instant) + Sync)) -> Self {
         // SAFETY: only the threads that hold the list's lock use the reference, and dropping this, within the life of
         // `job`, waits for that lock and takes the reference out.
-        let job = unsafe { std::mem::transmute::<&'a (dyn Fn(Instant) + Sync), BackgroundJob>(job) };
+        let work =
+            unsafe { std::mem::transmute::<&'a (dyn Fn(Instant) + Sync), &'static (dyn Fn(Instant) + Sync)>(job) };
+        let job = BackgroundJob { work, part };
         let mut jobs = shared.background.write();
         jobs.push(job);
         shared.background_jobs.store(jobs.len(), Relaxed);
@@ -380,7 +390,7 @@ impl<'a> Listed<'a> {
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let mut jobs = self.shared.background.write();
-        jobs.retain(|job| !std::ptr::addr_eq(*job, self.job));
+        jobs.retain(|job| !std::ptr::addr_eq(job.work, self.job.work));
         self.shared.background_jobs.store(jobs.len(), Relaxed);
     }
 }
@@ -433,7 +443,7 @@ impl Shared {
                     self.fail(count, || DESERTED.into());
                 }
                 if let Some(began) = began {
-                    self.work_for_background(&self.states[index].owed, began.elapsed());
+                    self.work_for_background(&self.states[index], began.elapsed());
                 }
             }
             Err(panic) if panic.is::<Stopped>() => {}
@@ -441,21 +451,20 @@ impl Shared {
         }
     }
 
-    /// Works on background jobs after a run that took `run`.
-    fn work_for_background(&self, owed: &AtomicU64, run: Duration) {
-        let due = Duration::from_nanos(owed.load(Relaxed)) + run / BACKGROUND_SHARE;
-        let due = due.min(BACKGROUND_MOST);
-        if due < BACKGROUND_LEAST {
-            owed.store(due.as_nanos() as u64, Relaxed);
-            return;
-        }
-        owed.store(0, Relaxed);
+    /// Works on the background job whose turn it is, after a run that took `run`.
+    fn work_for_background(&self, state: &ThreadState, run: Duration) {
         // Do not wait for a thread that changes the list.
         let Some(jobs) = self.background.try_read() else { return };
-        let until = Instant::now() + due;
-        for job in &*jobs {
-            job(until);
+        let turn = state.turn.load(Relaxed);
+        let Some(job) = jobs.get(turn % jobs.len().max(1)) else { return };
+        let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let due = state.owed.load(Relaxed).saturating_add(nanos(run / job.part)).min(nanos(BACKGROUND_MOST));
+        let began = Instant::now();
+        if due >= nanos(BACKGROUND_LEAST) {
+            (job.work)(began + Duration::from_nanos(due.unsigned_abs()));
+            state.turn.store(turn.wrapping_add(1), Relaxed);
         }
+        state.owed.store(due.saturating_sub(nanos(began.elapsed())), Relaxed);
     }
 
     /// End the run: the other threads leave it at their present or next barrier.

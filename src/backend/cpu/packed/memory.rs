@@ -111,14 +111,21 @@ pub(super) fn join_pages<'a>(all: impl Iterator<Item = &'a PanelMemory>, threads
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
+/// Pages are joined for this part of the time of runs meanwhile: they are in use already, and a step of the first
+/// tokens is not to be seen.
+#[cfg(target_os = "linux")]
+const JOIN_PART: u32 = 32;
+
+/// `man 2 madvise`, since Linux 6.1; not in all of `libc`'s targets.
+#[cfg(target_os = "linux")]
+const MADV_COLLAPSE: libc::c_int = 25;
+
 /// Joins pages, also across mappings that follow each other: most matrices are smaller than a huge page or not much
 /// larger. Ends early where nobody else holds the memory any more.
 #[cfg(target_os = "linux")]
 fn join(mut all: Vec<Arc<MmapRaw>>, threads: usize) -> Result<()> {
     /// No page is smaller, so mappings that are less apart have nothing between them.
     const PAGE: usize = 4 << 10;
-    /// `man 2 madvise`, since Linux 6.1; not in all of `libc`'s targets.
-    const MADV_COLLAPSE: libc::c_int = 25;
     all.sort_unstable_by_key(|memory| memory.as_ptr());
     let end = |memory: &MmapRaw| memory.as_ptr().addr() + memory.len();
     let mut huge = Vec::new();
@@ -143,7 +150,7 @@ fn join(mut all: Vec<Arc<MmapRaw>>, threads: usize) -> Result<()> {
         }
     };
     let mut look = || Ok(next.load(Ordering::Relaxed) < huge.len() && Arc::strong_count(&all[0]) > 1);
-    Pool::global().background(threads, &work, &mut look)?;
+    Pool::global().background(threads, JOIN_PART, &work, &mut look)?;
     match failed.load(Ordering::Relaxed) {
         0 => Ok(()),
         failed => Err(Error::Internal(format!("{failed} of {} huge pages could not be had", huge.len()))),
@@ -193,7 +200,7 @@ mod tests {
         // Where the system can do it at all.
         let probe = filled(2 * HUGE_PAGE);
         // SAFETY: the mapping is as long as this.
-        if unsafe { libc::madvise(probe.as_mut_ptr().cast(), probe.len(), 25) } == 0 {
+        if unsafe { libc::madvise(probe.as_mut_ptr().cast(), probe.len(), MADV_COLLAPSE) } == 0 {
             assert!(huge_bytes(all[3].as_ptr()) >= HUGE_PAGE, "{joined:?}");
         }
     }

@@ -40,6 +40,9 @@ const BATCH_TIME: Duration = Duration::from_micros(250);
 /// Bytes of memory that are given back at a time.
 const GIVEN_BACK: usize = 1 << 20;
 
+/// Weights are packed and freed for this part of the time of runs meanwhile, one eighth.
+const BACKGROUND_PART: u32 = 8;
+
 /// The host hears of a load at least this often, and after each of so many parts of it.
 const TELL: Duration = Duration::from_millis(20);
 const PARTS: usize = 256;
@@ -133,9 +136,8 @@ impl Drop for CpuWeights {
                 }
             }
         };
-        let ended =
-            Pool::global().background(self.threads, &work, &mut || Ok(freed.load(Ordering::Relaxed) < pieces.len()));
-        if let Err(error) = ended {
+        let mut look = || Ok(freed.load(Ordering::Relaxed) < pieces.len());
+        if let Err(error) = Pool::global().background(self.threads, BACKGROUND_PART, &work, &mut look) {
             log::warn!("Weights are freed at once: {error}");
         }
     }
@@ -382,7 +384,7 @@ fn pack<'a>(
         }
         Ok(done < claims)
     };
-    Pool::global().background(threads, &work, &mut look)
+    Pool::global().background(threads, BACKGROUND_PART, &work, &mut look)
 }
 
 impl Packing<'_> {

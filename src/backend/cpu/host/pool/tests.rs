@@ -347,7 +347,7 @@ fn m1_a_background_job_works_on_the_threads_of_others_while_they_run() {
             while Instant::now() < until {}
         };
         let mut looks = 0;
-        pool.background(2, &job, &mut || {
+        pool.background(2, 8, &job, &mut || {
             looks += 1;
             Ok(calls.load(SeqCst) < 50)
         })
@@ -369,7 +369,7 @@ fn a_background_job_alone_has_runs_of_its_own() {
         let job = |_: Instant| {
             calls.fetch_add(1, SeqCst);
         };
-        pool.background(threads, &job, &mut || Ok(calls.load(SeqCst) < 10)).unwrap();
+        pool.background(threads, 8, &job, &mut || Ok(calls.load(SeqCst) < 10)).unwrap();
         assert!(calls.load(SeqCst) >= 10);
     }
 }
@@ -377,17 +377,40 @@ fn a_background_job_alone_has_runs_of_its_own() {
 #[test]
 fn a_background_job_that_panics_or_is_given_up_harms_no_run() {
     let pool = Pool::new();
-    let error = pool.background(2, &|_| panic!("on purpose"), &mut || Ok(true)).unwrap_err();
+    let error = pool.background(2, 8, &|_| panic!("on purpose"), &mut || Ok(true)).unwrap_err();
     assert!(error.to_string().contains("on purpose"), "{error}");
     let calls = AtomicUsize::new(0);
     let job = |_: Instant| {
         calls.fetch_add(1, SeqCst);
     };
-    let error = pool.background(2, &job, &mut || Err(Error::Cancelled)).unwrap_err();
+    let error = pool.background(2, 8, &job, &mut || Err(Error::Cancelled)).unwrap_err();
     assert!(matches!(error, Error::Cancelled));
     let before = calls.load(SeqCst);
     pool.run(2, &NEVER, &|_| std::thread::sleep(Duration::from_millis(1))).unwrap();
     assert_eq!(calls.load(SeqCst), before, "called after the end");
+}
+
+#[test]
+fn background_jobs_take_turns_and_no_more_than_their_part() {
+    let pool = Pool::new();
+    let calls = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let jobs = calls.each_ref().map(|calls| {
+        move |_: Instant| {
+            calls.fetch_add(1, SeqCst);
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    });
+    let listed = jobs.each_ref().map(|job| Listed::new(&pool.shared, 8, job));
+    let state = ThreadState::default();
+    let runs =
+        |count: usize| (0..count).for_each(|_| pool.shared.work_for_background(&state, Duration::from_micros(800)));
+    runs(200);
+    // An eighth of 160 ms is due, and a job begins as soon as 20 us are.
+    let [a, b] = calls.each_ref().map(|calls| calls.load(SeqCst));
+    assert!((1..=7).contains(&(a + b)) && a.abs_diff(b) <= 1, "{a} and {b} steps of 3 ms");
+    drop(listed);
+    runs(1000);
+    assert_eq!(calls.map(AtomicUsize::into_inner), [a, b], "called after the end");
 }
 
 /// The time that threads of these speeds (units a second) need for a step of `total` units: each claims its next piece
