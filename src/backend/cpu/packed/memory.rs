@@ -111,8 +111,8 @@ pub(super) fn join_pages<'a>(all: impl Iterator<Item = &'a PanelMemory>, threads
 #[cfg(target_os = "linux")]
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Pages are joined for this part of the time of runs meanwhile: they are in use already, and a step of the first
-/// tokens is not to be seen.
+/// Pages are joined for this part of the time of runs meanwhile: they are in use already, and the first tokens after an
+/// open are not to be slower for it.
 #[cfg(target_os = "linux")]
 const JOIN_PART: u32 = 32;
 
