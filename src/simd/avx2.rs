@@ -315,7 +315,7 @@ impl<P: Products> Vector for Ymm<P> {
         }
     }
     #[inline(always)]
-    unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
+    unsafe fn multiply<const SHORT_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
         bits: u32,
         zero: u8,

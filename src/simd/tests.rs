@@ -297,7 +297,9 @@ struct Many {
 impl Many {
     fn new(bits: u32) -> Many {
         let top = ((1u32 << bits) - 1) as u8;
-        let lanes = |step: usize| std::array::from_fn(|i| f16::from_f32((i * step % 17) as f32 * 0.013 - 0.1).to_f32());
+        let half = |i: usize, step: usize| f16::from_f32((i * step % 17) as f32 * 0.013 - 0.1).to_f32();
+        // As of a K type: a half times a byte.
+        let lanes = |step: usize| std::array::from_fn(|i| half(i, step) * (255 - i * 29 % 256) as f32);
         let x: [[i8; 96]; Unpacked::COLUMNS] = std::array::from_fn(|c| {
             std::array::from_fn(|i| {
                 if c == 0 || (i + c).is_multiple_of(5) { -127 } else { ((i * 53 + c * 19) % 255) as i8 }
@@ -405,7 +407,7 @@ impl Kernel for &Many {
         }
         let mut results = Vec::new();
         macro_rules! totals {
-            ($half_scales:literal, $halves:literal, $minimum:literal) => {{
+            ($short_scales:literal, $halves:literal, $minimum:literal) => {{
                 let mut total = [[0f32; LANES]; Unpacked::COLUMNS];
                 for column in &mut total {
                     for (row, total) in column.iter_mut().enumerate() {
@@ -414,7 +416,7 @@ impl Kernel for &Many {
                 }
                 // SAFETY: three blocks of each column, and totals of four.
                 unsafe {
-                    simd.multiply::<$half_scales, $halves, $minimum>(
+                    simd.multiply::<$short_scales, $halves, $minimum>(
                         self.bits,
                         zero,
                         &blocks,
@@ -428,10 +430,9 @@ impl Kernel for &Many {
         }
         totals!(true, false, false);
         totals!(true, false, true);
+        totals!(true, true, false);
+        totals!(true, true, true);
         totals!(false, false, false);
-        totals!(false, false, true);
-        totals!(false, true, false);
-        totals!(false, true, true);
         results
     }
 }

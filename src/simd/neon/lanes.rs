@@ -169,15 +169,12 @@ impl<P: Products> Vector for Neon<P> {
     }
     #[inline(always)]
     fn high_nibbles(self, x: Self::B, high: Self::B) -> Self::B {
-        have!(four!(q => vsriq_n_u8::<4>(high[q], x[q])))
+        four!(q => insert_right::<4>(high[q], x[q]))
     }
 
     #[inline(always)]
     fn top_pairs(self, x: [Self::B; 3]) -> Self::B {
-        have!(four!(q => {
-            let below = vsriq_n_u8::<4>(vshrq_n_u8::<2>(x[2][q]), x[1][q]);
-            vsriq_n_u8::<6>(below, x[0][q])
-        }))
+        four!(q => insert_right::<6>(insert_right::<4>(have!(vshrq_n_u8::<2>(x[2][q])), x[1][q]), x[0][q]))
     }
 
     #[inline(always)]
@@ -203,12 +200,14 @@ impl<P: Products> Vector for Neon<P> {
         unsafe { self.0.dot_halves(bits, acc, w, a) }
     }
     #[inline(always)]
-    fn times_steps(self, dot: Self::I, steps: Self::I, unit: Self::F) -> Self::F {
-        have!(four!(q => vmulq_f32(vcvtq_f32_s32(vmulq_s32(dot[q], steps[q])), unit[q])))
+    fn times_steps(self, dot: Self::I, steps: Self::I, unit: Self::F, small: bool) -> Self::F {
+        let products = products(dot, steps, small);
+        have!(four!(q => vmulq_f32(products[q], unit[q])))
     }
     #[inline(always)]
-    fn fma_steps(self, dot: Self::I, steps: Self::I, unit: Self::F, c: Self::F) -> Self::F {
-        have!(four!(q => vfmaq_f32(c[q], vcvtq_f32_s32(vmulq_s32(dot[q], steps[q])), unit[q])))
+    fn fma_steps(self, dot: Self::I, steps: Self::I, unit: Self::F, c: Self::F, small: bool) -> Self::F {
+        let products = products(dot, steps, small);
+        have!(four!(q => vfmaq_f32(c[q], products[q], unit[q])))
     }
     #[inline(always)]
     unsafe fn fma_steps_at(self, x: i32, steps: *const u8, unit: Self::F, c: Self::F) -> Self::F {
@@ -217,13 +216,14 @@ impl<P: Products> Vector for Neon<P> {
             let (low, high) = (vmovl_u8(vget_low_u8(steps)), vmovl_high_u8(steps));
             let (low, high) = (vreinterpretq_s16_u16(low), vreinterpretq_s16_u16(high));
             let x = vdupq_n_s16(x as i16);
+            let starts = [constants::<START>(), constants::<START>()];
             let products = [
-                vmull_s16(vget_low_s16(low), vget_low_s16(x)),
-                vmull_high_s16(low, x),
-                vmull_s16(vget_low_s16(high), vget_low_s16(x)),
-                vmull_high_s16(high, x),
+                vmlal_s16(starts[0][0], vget_low_s16(low), vget_low_s16(x)),
+                vmlal_high_s16(starts[0][1], low, x),
+                vmlal_s16(starts[1][0], vget_low_s16(high), vget_low_s16(x)),
+                vmlal_high_s16(starts[1][1], high, x),
             ];
-            four!(q => vfmaq_f32(c[q], vcvtq_f32_s32(products[q]), unit[q]))
+            four!(q => vfmaq_f32(c[q], from_start(products[q]), unit[q]))
         })
     }
     #[inline(always)]
@@ -237,7 +237,7 @@ impl<P: Products> Vector for Neon<P> {
         self.0.unpack(&less, out);
     }
     #[inline(always)]
-    unsafe fn multiply<const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
+    unsafe fn multiply<const SHORT_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
         self,
         _bits: u32,
         _zero: u8,
@@ -248,8 +248,8 @@ impl<P: Products> Vector for Neon<P> {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            multiply::<P, 0, HALF_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total);
-            multiply::<P, 8, HALF_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total);
+            multiply::<P, 0, SHORT_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total);
+            multiply::<P, 8, SHORT_SCALES, HALVES, MINIMUM>(self.0, blocks, x, meta, total);
         }
     }
 
@@ -363,7 +363,13 @@ impl<P: Products> Vector for Neon<P> {
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn multiply<P: Products, const ROWS: usize, const HALF_SCALES: bool, const HALVES: bool, const MINIMUM: bool>(
+unsafe fn multiply<
+    P: Products,
+    const ROWS: usize,
+    const SHORT_SCALES: bool,
+    const HALVES: bool,
+    const MINIMUM: bool,
+>(
     p: P,
     blocks: &[Unpacked],
     mut x: [*const i8; 4],
@@ -384,32 +390,32 @@ unsafe fn multiply<P: Products, const ROWS: usize, const HALF_SCALES: bool, cons
         let mut t = [[have!(vdupq_n_f32(0.0)); 2]; 4];
         // SAFETY: a block holds 256 codes of 8 rows, in halves; the caller vouches for the columns.
         let dot = unsafe {
-            match (HALF_SCALES, HALVES) {
-                (true, _) => p.corner::<START, 2>(codes, &mut x),
-                (false, false) => p.corner::<0, 2>(codes, &mut x),
-                (false, true) => p.corner::<0, 1>(codes, &mut x),
+            match HALVES {
+                false => p.corner::<2>(codes, &mut x),
+                true => p.corner::<1>(codes, &mut x),
             }
         };
         let scale = two(&block.scales[0]);
         for c in 0..4 {
-            if HALF_SCALES {
+            if SHORT_SCALES {
                 t[c] = offsets::<ROWS>(block);
             }
             for q in 0..2 {
-                t[c][q] = have!(if HALF_SCALES {
+                t[c][q] = have!(if SHORT_SCALES {
                     vfmaq_f32(t[c][q], vreinterpretq_f32_s32(dot[c][q]), scale[q])
                 } else {
-                    vmulq_f32(vcvtq_f32_s32(dot[c][q]), scale[q])
+                    vmulq_f32(from_start(dot[c][q]), scale[q])
                 });
             }
         }
+        computed(&mut t);
         if HALVES {
             // SAFETY: as above.
-            let dot = unsafe { p.corner::<0, 1>(codes.wrapping_add(128), &mut x) };
+            let dot = unsafe { p.corner::<1>(codes.wrapping_add(128), &mut x) };
             let scale = two(&block.scales[1]);
             for c in 0..4 {
                 for q in 0..2 {
-                    t[c][q] = have!(vfmaq_f32(t[c][q], vcvtq_f32_s32(dot[c][q]), scale[q]));
+                    t[c][q] = have!(vfmaq_f32(t[c][q], from_start(dot[c][q]), scale[q]));
                 }
             }
         }
@@ -418,7 +424,7 @@ unsafe fn multiply<P: Products, const ROWS: usize, const HALF_SCALES: bool, cons
             // The scale, then the negated sums of both halves and of all.
             // SAFETY: the caller's promise.
             let words = unsafe { next_meta::<MINIMUM>(&mut meta[c]) };
-            let negated = have!(vcvtq_f32_s32(vreinterpretq_s32_f32(words)));
+            let negated = to_floats(words);
             for q in 0..2 {
                 have!({
                     if HALVES && MINIMUM {
@@ -435,6 +441,39 @@ unsafe fn multiply<P: Products, const ROWS: usize, const HALF_SCALES: bool, cons
     for c in 0..4 {
         memory!(each!(q in [0 1] { vst1q_f32(at(c, q), sums[c][q]) }));
     }
+}
+
+/// Has these computed here: while the next dot products are computed, there are registers for no more than them.
+#[inline(always)]
+fn computed(t: &mut [[float32x4_t; 2]; 4]) {
+    let [[a, b], [c, d], [e, f], [g, h]] = t;
+    // SAFETY: no instruction, and the compiler is told of every value that it has to have.
+    unsafe {
+        asm!(
+            "// {:v} {:v} {:v} {:v} {:v} {:v} {:v} {:v}",
+            inout(vreg) * a,
+            inout(vreg) * b,
+            inout(vreg) * c,
+            inout(vreg) * d,
+            inout(vreg) * e,
+            inout(vreg) * f,
+            inout(vreg) * g,
+            inout(vreg) * h,
+            options(nomem, nostack, preserves_flags)
+        )
+    }
+}
+
+/// Integers as floats, four together: the compiler would move those that are used to other registers and back.
+#[inline(always)]
+fn to_floats(integers: float32x4_t) -> float32x4_t {
+    let floats: float32x4_t;
+    // SAFETY: called with a token, which proves NEON; no memory is touched.
+    unsafe {
+        asm!("scvtf {f:v}.4s, {i:v}.4s", f = lateout(vreg) floats, i = in(vreg) integers,
+            options(pure, nomem, nostack, preserves_flags))
+    }
+    floats
 }
 
 /// The scale of a column's next block, with `ALL` its negated sums after it. The pointer advances in the same
@@ -470,6 +509,35 @@ fn offsets<const ROWS: usize>(block: &Unpacked) -> [float32x4_t; 2] {
             at = const offset_of!(Unpacked, offsets) + 4 * ROWS, options(readonly, nostack, preserves_flags))
     }
     [one, two]
+}
+
+/// Every byte of `x` shifted right by `BY`, with the top `BY` bits of `high` above it. The compiler makes two or three
+/// instructions of the intrinsic of this one.
+#[inline(always)]
+fn insert_right<const BY: usize>(high: uint8x16_t, x: uint8x16_t) -> uint8x16_t {
+    let mut both = high;
+    // SAFETY: called with a token, which proves NEON; no memory is touched.
+    unsafe {
+        asm!("sri {b:v}.16b, {x:v}.16b, {by}", b = inout(vreg) both, x = in(vreg) x, by = const BY,
+            options(pure, nomem, nostack, preserves_flags))
+    }
+    both
+}
+
+/// `a * b` as floats, exactly: products below 2^22 where `small`, else below 2^24.
+#[inline(always)]
+fn products(a: [int32x4_t; 4], b: [int32x4_t; 4], small: bool) -> [float32x4_t; 4] {
+    if !small {
+        return have!(four!(q => vcvtq_f32_s32(vmulq_s32(a[q], b[q]))));
+    }
+    let (first, last) = (constants::<START>(), constants::<START>());
+    have!(four!(q => from_start(vmlaq_s32([first, last][q / 2][q % 2], a[q], b[q]))))
+}
+
+/// A sum that began with [`START`] and is below 2^22 without it, as a float.
+#[inline(always)]
+fn from_start(sum: int32x4_t) -> float32x4_t {
+    have!(vsubq_f32(vreinterpretq_f32_s32(sum), vdupq_n_f32(f32::from_bits(START.cast_unsigned()))))
 }
 
 /// The top bit of every lane, lane 0 lowest; lanes are all ones or all zeros.

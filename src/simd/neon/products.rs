@@ -59,11 +59,7 @@ pub(in crate::simd) trait Products: Copy {
     ///
     /// # Safety
     /// `codes` is readable for `128 * H` bytes, every `x` for `16 * H`.
-    unsafe fn corner<const START: i32, const H: usize>(
-        self,
-        _codes: *const i8,
-        _x: &mut [*const i8; 4],
-    ) -> [[int32x4_t; 2]; 4] {
+    unsafe fn corner<const H: usize>(self, _codes: *const i8, _x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
         unreachable!("a level that unpacks in its tiles")
     }
 }
@@ -289,11 +285,7 @@ impl Products for BySdot {
         }
     }
     #[inline(always)]
-    unsafe fn corner<const START: i32, const H: usize>(
-        self,
-        codes: *const i8,
-        x: &mut [*const i8; 4],
-    ) -> [[int32x4_t; 2]; 4] {
+    unsafe fn corner<const H: usize>(self, codes: *const i8, x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
         let mut activations = [[have!(vdupq_n_s8(0)); H]; 4];
         for c in 0..4 {
             // SAFETY: the caller's promise.
@@ -440,11 +432,7 @@ impl Products for BySmmla {
         }
     }
     #[inline(always)]
-    unsafe fn corner<const START: i32, const H: usize>(
-        self,
-        codes: *const i8,
-        x: &mut [*const i8; 4],
-    ) -> [[int32x4_t; 2]; 4] {
+    unsafe fn corner<const H: usize>(self, codes: *const i8, x: &mut [*const i8; 4]) -> [[int32x4_t; 2]; 4] {
         // Of each pair of columns, the codes of eight weights side by side.
         let mut pairs = [[[have!(vdupq_n_s8(0)); 2]; H]; 2];
         for pair in 0..2 {

@@ -34,6 +34,8 @@ pub(crate) struct Steps {
     pub(crate) scales: usize,
     /// Whether they are signed.
     pub(crate) signed: bool,
+    /// Whether a dot product times a step is below 2^22.
+    pub(crate) small: bool,
     /// Where the units of the minimums are, and where their steps begin.
     pub(crate) minimums: [usize; 2],
 }
@@ -54,8 +56,9 @@ pub(crate) trait Format: 'static {
     /// Whether there is a minimum.
     const MINIMUM: bool;
 
-    /// Whether scales have the range and precision of half floats.
-    const HALF_SCALES: bool;
+    /// Whether scales have 19 bits of precision at most and the range of half floats times bytes: [`Vector::scaled`]
+    /// takes those.
+    const SHORT_SCALES: bool;
     /// Of a K type, how its scales are held.
     const STEPS: Option<Steps>;
 
@@ -221,7 +224,7 @@ fn join<S: Vector>(simd: S, mut a: Codes<S>, b: Codes<S>) -> Codes<S> {
 
 /// Declares a type whose chunk has one scale: that (and the minimum), then the planes of each block.
 macro_rules! legacy {
-    ($(#[$doc:meta])* $name:ident: chunk $chunk:literal, half $half:literal, bits $bits:literal, zero $zero:expr,
+    ($(#[$doc:meta])* $name:ident: chunk $chunk:literal, short $short:literal, bits $bits:literal, zero $zero:expr,
      minimum $minimum:literal, planes $planes:expr, |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
         $(#[$doc])*
         pub(crate) struct $name;
@@ -240,7 +243,7 @@ macro_rules! legacy {
             const HALVES: bool = false;
             const MINIMUM: bool = $minimum;
             const STEPS: Option<Steps> = None;
-            const HALF_SCALES: bool = $half;
+            const SHORT_SCALES: bool = $short;
 
             #[inline(always)]
             unsafe fn codes<S: Vector>($simd: S, chunk: *const u8, block: usize) -> Codes<S> {
@@ -266,47 +269,47 @@ macro_rules! legacy {
 
 legacy! {
     /// `d * code`, the file's signed code moved up by [`BYTE_ZERO`].
-    Q8_0: chunk 32, half true, bits 8, zero Some(7), minimum false, planes BYTE_PLANE,
+    Q8_0: chunk 32, short true, bits 8, zero Some(7), minimum false, planes BYTE_PLANE,
     |simd, p| byte_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 8)`.
-    Q4_0: chunk 32, half true, bits 4, zero Some(3), minimum false, planes NIBBLE_PLANE,
+    Q4_0: chunk 32, short true, bits 4, zero Some(3), minimum false, planes NIBBLE_PLANE,
     |simd, p| nibble_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * code + m`.
-    Q4_1: chunk 32, half true, bits 4, zero None, minimum true, planes NIBBLE_PLANE,
+    Q4_1: chunk 32, short true, bits 4, zero None, minimum true, planes NIBBLE_PLANE,
     |simd, p| nibble_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 16)`.
-    Q5_0: chunk 32, half true, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5_0: chunk 32, short true, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code + m`.
-    Q5_1: chunk 32, half true, bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5_1: chunk 32, short true, bits 5, zero None, minimum true, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_f16
 }
 legacy! {
     /// `d * code`, the code looked up by a nibble and moved up by [`BYTE_ZERO`].
-    Iq4Nl: chunk 32, half true, bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
+    Iq4Nl: chunk 32, short true, bits 8, zero Some(7), minimum false, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ4_NL_CODES), load_f16
 }
 legacy! {
     /// `s * (code - 16)`, the code looked up by a nibble, `s` a power of two held as bfloat16.
-    Mxfp4: chunk 32, half false, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
+    Mxfp4: chunk 32, short false, bits 5, zero Some(4), minimum false, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, nibble_plane(simd, p), &MXFP4_CODES), load_bf16
 }
 legacy! {
     /// `d * (code - 1)`: the ternary types.
-    Ternary: chunk 64, half true, bits 2, zero Some(0), minimum false, planes PAIR_PLANE,
+    Ternary: chunk 64, short true, bits 2, zero Some(0), minimum false, planes PAIR_PLANE,
     |simd, p| pair_plane(simd, p), load_f16
 }
 legacy! {
     /// `d * (code - 1)`, the code twice the bit.
-    Q1_0: chunk 128, half true, bits 2, zero Some(0), minimum false, planes BIT_PLANE,
+    Q1_0: chunk 128, short true, bits 2, zero Some(0), minimum false, planes BIT_PLANE,
     |simd, p| bit_plane(simd, p, 1), load_f16
 }
 
@@ -326,7 +329,7 @@ impl Format for Nvfp4 {
     const HALVES: bool = true;
     const MINIMUM: bool = false;
     const STEPS: Option<Steps> = None;
-    const HALF_SCALES: bool = false;
+    const SHORT_SCALES: bool = true;
 
     #[inline(always)]
     unsafe fn codes<S: Vector>(simd: S, chunk: *const u8, block: usize) -> Codes<S> {
@@ -359,11 +362,20 @@ const IQ2_CODES: [u8; 16] = raised(&IQ2_VALUES, 64);
 const IQ3_S_CODES: [u8; 16] = raised(&IQ3_S_VALUES, 16);
 const IQ3_XXS_CODES: [u8; 16] = raised(&IQ3_XXS_VALUES, 32);
 
+/// What no dot product of so many weights exceeds, codes of so many bits having this zero point.
+const fn dot_below(bits: u32, zero: Option<u32>, weights: i32) -> i32 {
+    let code = match zero {
+        Some(zero) => 1 << zero,
+        None => (1 << bits) - 1,
+    };
+    127 * code * weights
+}
+
 /// Declares a K or IQ type: a chunk is 256 weights, half-precision `d` (and `dmin`), which `factor` multiplies, a byte
-/// of scale (and of minimum) for each of `GROUPS` groups, then 8 blocks of planes.
+/// of scale (and of minimum) for each of `GROUPS` groups, which is `$step` at most, then 8 blocks of planes.
 macro_rules! super_block {
     ($(#[$doc:meta])* $name:ident: factor $factor:literal, bits $bits:literal, zero $zero:expr,
-     minimum $minimum:literal, halves $halves:literal, planes $planes:expr,
+     minimum $minimum:literal, halves $halves:literal, step $step:literal, planes $planes:expr,
      |$simd:ident, $p:ident| $codes:expr, $load:ident) => {
         $(#[$doc])*
         pub(crate) struct $name;
@@ -406,12 +418,13 @@ macro_rules! super_block {
             const ZERO: Option<u32> = $zero;
             const HALVES: bool = $halves;
             const MINIMUM: bool = $minimum;
-            const HALF_SCALES: bool = false;
+            const SHORT_SCALES: bool = true;
             const STEPS: Option<Steps> = Some(Steps {
                 factor: $factor,
                 scales: Self::SCALES,
                 // Types without minimums have scales of both signs.
                 signed: !$minimum,
+                small: dot_below($bits, $zero, if $halves { 16 } else { 32 }) * $step < 1 << 22,
                 minimums: [HALF, Self::SCALES + 16 * Self::GROUPS],
             });
 
@@ -439,51 +452,51 @@ macro_rules! super_block {
 
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 32.
-    Q4K: factor 1.0, bits 4, zero None, minimum true, halves false, planes NIBBLE_PLANE,
+    Q4K: factor 1.0, bits 4, zero None, minimum true, halves false, step 63, planes NIBBLE_PLANE,
     |simd, p| nibble_plane(simd, p), load_u8
 }
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 32.
-    Q5K: factor 1.0, bits 5, zero None, minimum true, halves false, planes NIBBLE_PLANE + BIT_PLANE,
+    Q5K: factor 1.0, bits 5, zero None, minimum true, halves false, step 63, planes NIBBLE_PLANE + BIT_PLANE,
     |simd, p| nibbles_below(simd, p, bit_plane(simd, p.add(NIBBLE_PLANE), 4)), load_u8
 }
 super_block! {
     /// `d * scale * (code - 32)`, signed scales, groups of 16.
-    Q6K: factor 1.0, bits 6, zero Some(5), minimum false, halves true, planes SIX_BIT_PLANE,
+    Q6K: factor 1.0, bits 6, zero Some(5), minimum false, halves true, step 128, planes SIX_BIT_PLANE,
     |simd, p| six_bit_plane(simd, p), load_i8
 }
 super_block! {
     /// `d * scale * (code - 4)`, signed scales, groups of 16.
-    Q3K: factor 1.0, bits 3, zero Some(2), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
+    Q3K: factor 1.0, bits 3, zero Some(2), minimum false, halves true, step 32, planes PAIR_PLANE + BIT_PLANE,
     |simd, p| three_bits(simd, p), load_i8
 }
 super_block! {
     /// `d * scale * code - dmin * minimum`, groups of 16.
-    Q2K: factor 1.0, bits 2, zero None, minimum true, halves true, planes PAIR_PLANE,
+    Q2K: factor 1.0, bits 2, zero None, minimum true, halves true, step 15, planes PAIR_PLANE,
     |simd, p| pair_plane(simd, p), load_u8
 }
 super_block! {
     /// `d * scale * code`, groups of 32, the code looked up by a nibble and moved up by [`BYTE_ZERO`], signed scales.
-    Iq4Xs: factor 1.0, bits 8, zero Some(7), minimum false, halves false, planes NIBBLE_PLANE,
+    Iq4Xs: factor 1.0, bits 8, zero Some(7), minimum false, halves false, step 32, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ4_NL_CODES), load_i8
 }
 super_block! {
     /// `d * scale * (code - 16)`, groups of 32, the code looked up by a nibble.
-    Iq3S: factor 1.0, bits 5, zero Some(4), minimum false, halves false, planes NIBBLE_PLANE,
+    Iq3S: factor 1.0, bits 5, zero Some(4), minimum false, halves false, step 31, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ3_S_CODES), load_i8
 }
 super_block! {
     /// `d / 2 * scale * (code - 32)`, groups of 32, the code looked up by a nibble.
-    Iq3Xxs: factor 0.5, bits 6, zero Some(5), minimum false, halves false, planes NIBBLE_PLANE,
+    Iq3Xxs: factor 0.5, bits 6, zero Some(5), minimum false, halves false, step 31, planes NIBBLE_PLANE,
     |simd, p| looked_up(simd, nibble_plane(simd, p), &IQ3_XXS_CODES), load_i8
 }
 super_block! {
     /// `d / 8 * scale * (code - 64)`, groups of 16, the code looked up by three bits.
-    Iq2: factor 0.125, bits 7, zero Some(6), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
+    Iq2: factor 0.125, bits 7, zero Some(6), minimum false, halves true, step 31, planes PAIR_PLANE + BIT_PLANE,
     |simd, p| looked_up(simd, three_bits(simd, p), &IQ2_CODES), load_i8
 }
 super_block! {
     /// `d / 8 * scale * (code - 16)`, groups of 16, the code looked up by three bits.
-    Iq1: factor 0.125, bits 5, zero Some(4), minimum false, halves true, planes PAIR_PLANE + BIT_PLANE,
+    Iq1: factor 0.125, bits 5, zero Some(4), minimum false, halves true, step 15, planes PAIR_PLANE + BIT_PLANE,
     |simd, p| looked_up(simd, three_bits(simd, p), &IQ1_CODES), load_i8
 }

@@ -197,10 +197,11 @@ mod tests {
             let right = |(i, &byte): (usize, &u8)| byte == (i * 7 + memory.len()) as u8;
             assert!((0..).zip(bytes).all(right), "{} bytes were changed", memory.len());
         }
-        // Where the system can do it at all.
+        // Where the system does it at all: an emulator may take the advice and do nothing.
         let probe = filled(2 * HUGE_PAGE);
-        // SAFETY: the mapping is as long as this.
-        if unsafe { libc::madvise(probe.as_mut_ptr().cast(), probe.len(), MADV_COLLAPSE) } == 0 {
+        // SAFETY: the mapping is as long as this; what it holds stays as it is.
+        unsafe { libc::madvise(probe.as_mut_ptr().cast(), probe.len(), MADV_COLLAPSE) };
+        if huge_bytes(probe.as_ptr()) > 0 {
             assert!(huge_bytes(all[3].as_ptr()) >= HUGE_PAGE, "{joined:?}");
         }
     }

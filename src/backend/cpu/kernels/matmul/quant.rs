@@ -186,7 +186,7 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
                     for (to, x) in block.scales.iter_mut().zip(F::scales(simd, weights, b)) {
                         simd.store(to.as_mut_ptr(), x);
                     }
-                    if F::HALF_SCALES {
+                    if F::SHORT_SCALES {
                         let start = simd.splat(-f32::from_bits(S::START.cast_unsigned()));
                         let offsets = simd.mul(simd.load(block.scales[0].as_ptr()), start);
                         simd.store(block.offsets.as_mut_ptr(), offsets);
@@ -206,20 +206,20 @@ impl<F: Format> Kernel for Unpacking<'_, F> {
                 let total = totals.as_mut_ptr().cast();
                 // SAFETY: the columns hold `n_in` activations, codes and then a `Meta` for each block.
                 unsafe {
-                    match (F::HALF_SCALES, F::HALVES, F::MINIMUM) {
-                        (true, _, false) => simd.multiply::<true, false, false>(F::BITS, zero, blocks, x, meta, total),
-                        (true, _, true) => simd.multiply::<true, false, true>(F::BITS, zero, blocks, x, meta, total),
-                        (false, false, false) => {
+                    match (F::SHORT_SCALES, F::HALVES, F::MINIMUM) {
+                        (true, false, false) => {
+                            simd.multiply::<true, false, false>(F::BITS, zero, blocks, x, meta, total)
+                        }
+                        (true, false, true) => {
+                            simd.multiply::<true, false, true>(F::BITS, zero, blocks, x, meta, total)
+                        }
+                        (true, true, false) => {
+                            simd.multiply::<true, true, false>(F::BITS, zero, blocks, x, meta, total)
+                        }
+                        (true, true, true) => simd.multiply::<true, true, true>(F::BITS, zero, blocks, x, meta, total),
+                        (false, ..) => {
+                            const { assert!(F::SHORT_SCALES || !F::HALVES && !F::MINIMUM) }
                             simd.multiply::<false, false, false>(F::BITS, zero, blocks, x, meta, total)
-                        }
-                        (false, false, true) => {
-                            simd.multiply::<false, false, true>(F::BITS, zero, blocks, x, meta, total)
-                        }
-                        (false, true, false) => {
-                            simd.multiply::<false, true, false>(F::BITS, zero, blocks, x, meta, total)
-                        }
-                        (false, true, true) => {
-                            simd.multiply::<false, true, true>(F::BITS, zero, blocks, x, meta, total)
                         }
                     }
                 }
@@ -246,6 +246,7 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
     n_in: usize,
     total: &mut [S::F; C],
 ) {
+    let start = if F::SHORT_SCALES && !(J == 1 && F::STEPS.is_some()) { S::START } else { 0 };
     // SAFETY: the caller's promise: a row is `n_in` codes and a `Meta` for each block of 32.
     unsafe {
         let mut codes = [x[from]; J];
@@ -255,10 +256,10 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
             codes[j] = x[from + j].add(32 * index);
             meta[j] = x[from + j].add(n_in + index * size_of::<Meta>()).cast();
             if F::HALVES {
-                dot[0][j] = zero_point::<S, F, J>(simd, (*meta[j]).first);
-                dot[1][j] = zero_point::<S, F, J>(simd, (*meta[j]).last);
+                dot[0][j] = zero_point::<S, F, J>(simd, start, (*meta[j]).first);
+                dot[1][j] = zero_point::<S, F, J>(simd, 0, (*meta[j]).last);
             } else {
-                dot[0][j] = zero_point::<S, F, J>(simd, (*meta[j]).all);
+                dot[0][j] = zero_point::<S, F, J>(simd, start, (*meta[j]).all);
             }
         }
         if F::HALVES {
@@ -272,7 +273,7 @@ unsafe fn part<S: Vector, F: Format, const J: usize, const C: usize>(
             return;
         }
         for j in 0..J {
-            let mut t = if F::HALF_SCALES {
+            let mut t = if F::SHORT_SCALES {
                 simd.scaled(dot[0][j], block.scales[0])
             } else {
                 simd.mul(simd.to_float(dot[0][j]), block.scales[0])
@@ -322,9 +323,9 @@ unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps
         let scale = |half| {
             if steps.signed { simd.load_i8(at(steps.scales, half)) } else { simd.load_u8(at(steps.scales, half)) }
         };
-        let mut t = simd.times_steps(dot[0], scale(0), unit);
+        let mut t = simd.times_steps(dot[0], scale(0), unit, steps.small);
         if F::HALVES {
-            t = simd.fma_steps(dot[1], scale(1), unit, t);
+            t = simd.fma_steps(dot[1], scale(1), unit, t, steps.small);
         }
         if F::MINIMUM {
             let at = |half| at(steps.minimums[1], half);
@@ -339,10 +340,9 @@ unsafe fn by_steps<S: Vector, F: Format>(simd: S, block: &Block<S>, steps: Steps
     }
 }
 
-/// What a dot product starts from: the zero point times the negated sum of activations.
+/// What a dot product starts from: `start` plus the zero point times the negated sum of activations.
 #[inline(always)]
-fn zero_point<S: Vector, F: Format, const J: usize>(simd: S, negated_sum: i32) -> S::I {
-    let start = if F::HALF_SCALES { S::START } else { 0 };
+fn zero_point<S: Vector, F: Format, const J: usize>(simd: S, start: i32, negated_sum: i32) -> S::I {
     let signed = F::BITS == 8 && if J == 1 { S::ONE_SIGNED } else { S::SIGNED_BYTES };
     match F::ZERO {
         Some(bits) if !signed && start == 0 => simd.shl_int(simd.splat_int(negated_sum), bits),
