@@ -183,7 +183,8 @@ pub(crate) trait Vector: Copy {
         self.splat_int(0)
     }
     /// `dot * scale`, rounded once, of a dot product that began with [`Vector::START`] and is below 2^22 without it;
-    /// the scale has 22 bits of precision at most, and is below 2^100. NaN, not an infinity, may come of an infinite one.
+    /// the scale has 22 bits of precision at most and is below 2^100. NaN, not an infinity, may come of an infinite
+    /// one.
     #[inline(always)]
     fn scaled(self, dot: Self::I, scale: Self::F) -> Self::F {
         self.mul(self.to_float(dot), scale)
@@ -210,8 +211,8 @@ pub(crate) trait Vector: Copy {
             [first, self.dot::<1, J>(bits, acc[1], &[w[1]], a)]
         }
     }
-    /// `dot * steps * unit`, rounded once, where `dot * steps` is below 2^24 (2^22 where `small`), steps have 8 bits and
-    /// units half precision: whichever product is taken first, it is exact.
+    /// `dot * steps * unit`, rounded once, where `dot * steps` is below 2^24 (2^22 where `small`), steps have 8 bits
+    /// and units half precision: whichever product is taken first, it is exact.
     #[inline(always)]
     fn times_steps(self, dot: Self::I, steps: Self::I, unit: Self::F, _small: bool) -> Self::F {
         self.mul(self.to_float(dot), self.mul(unit, self.to_float(steps)))
@@ -239,9 +240,9 @@ pub(crate) trait Vector: Copy {
     }
     /// Products of consecutive blocks, unpacked with these bits and zero point, with as many of each column: `total`
     /// (16 rows of each column) has added to it, block by block, `fma(t, scale, total)`, where `t` is the dot product
-    /// times the scale (`SHORT_SCALES`: as [`Vector::scaled`] has it), to which are added, by fused steps in this order,
-    /// with `HALVES` the second half's product, with `MINIMUM` the negated sum of activations times the minimum, of
-    /// each half where those have their own. A column's `meta` is, for each block, its scale as `f32`, then as `i32`
+    /// times the scale (`SHORT_SCALES`: as [`Vector::scaled`] has it), to which are added, by fused steps in this
+    /// order, with `HALVES` the second half's product, with `MINIMUM` the negated sum of activations times the minimum,
+    /// of each half where those have their own. A column's `meta` is, for each block, its scale as `f32`, then as `i32`
     /// the negated sums of its first half, its second half, and all. Called only where [`Vector::UNPACKS_FROM`] says.
     ///
     /// # Safety

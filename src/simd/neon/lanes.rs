@@ -408,7 +408,9 @@ unsafe fn multiply<
                 });
             }
         }
-        computed(&mut t);
+        // While the next dot products are computed, there are registers for no more than these.
+        let [[a, b], [c, d], [e, f], [g, h]] = &mut t;
+        computed!(*a, *b, *c, *d, *e, *f, *g, *h);
         if HALVES {
             // SAFETY: as above.
             let dot = unsafe { p.corner::<1>(codes.wrapping_add(128), &mut x) };
@@ -440,27 +442,6 @@ unsafe fn multiply<
     }
     for c in 0..4 {
         memory!(each!(q in [0 1] { vst1q_f32(at(c, q), sums[c][q]) }));
-    }
-}
-
-/// Has these computed here: while the next dot products are computed, there are registers for no more than them.
-#[inline(always)]
-fn computed(t: &mut [[float32x4_t; 2]; 4]) {
-    let [[a, b], [c, d], [e, f], [g, h]] = t;
-    // SAFETY: no instruction, and the compiler is told of every value that it has to have.
-    unsafe {
-        asm!(
-            "// {:v} {:v} {:v} {:v} {:v} {:v} {:v} {:v}",
-            inout(vreg) * a,
-            inout(vreg) * b,
-            inout(vreg) * c,
-            inout(vreg) * d,
-            inout(vreg) * e,
-            inout(vreg) * f,
-            inout(vreg) * g,
-            inout(vreg) * h,
-            options(nomem, nostack, preserves_flags)
-        )
     }
 }
 

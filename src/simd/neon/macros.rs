@@ -55,6 +55,19 @@ macro_rules! each {
     };
 }
 
+/// Has registers computed and memory read here, not later: the compiler would hold more than there are registers for.
+macro_rules! computed {
+    ($($x:expr),*) => {
+        // SAFETY: there is no instruction, and the registers stay as they are.
+        unsafe {
+            asm!(concat!("//", $(computed!(@ $x)),*), $(inout(vreg) $x,)* options(nostack, preserves_flags))
+        }
+    };
+    (@ $x:expr) => {
+        " {:v}"
+    };
+}
+
 /// A vector shifted left by a number known when compiled, right where negative.
 macro_rules! shifted {
     ($x:expr, $by:expr, $left:ident $right:ident, $($n:literal)*) => {

@@ -196,7 +196,7 @@ impl BySdot {
     }
 
     /// Adds the dot products of 16 rows with J columns to one set of sums, or to one for each half. Four rows after
-    /// four, so that few codes are in registers at a time.
+    /// four, so that few codes are in registers at a time; of one column the compiler would begin all of them else.
     ///
     /// # Safety
     /// As [`Products::dot`].
@@ -228,6 +228,12 @@ impl BySdot {
                     });
                 }
             });
+            if J == 1 && q == 1 {
+                for set in 0..SETS {
+                    let [first, second, ..] = &mut acc[set][0];
+                    computed!(*first, *second);
+                }
+            }
         });
     }
 }
