@@ -143,7 +143,17 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     unknown_method_callback(state, value, name, arguments)
 }
 
-/// The methods of texts that minijinja's contributed ones lack; `None` for any other.
+/// The largest number in what a text for `format` says of how its fields are written: `{:<8}`, `{0:.2f}`.
+fn widest(text: &str) -> usize {
+    let fields = text.replace("{{", "");
+    let fields = fields.split('{').skip(1).filter_map(|field| field.split('}').next()?.split_once(':'));
+    let numbers =
+        fields.flat_map(|(_, how)| how.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()));
+    numbers.map(|digits| digits.parse().unwrap_or(usize::MAX)).max().unwrap_or(0)
+}
+
+/// The methods of texts that minijinja's contributed ones lack, and what its own would not refuse; `None` for any
+/// other.
 fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Value>, Error> {
     let tuple = |parts: [&str; 3]| Value::from(Tuple::from(parts.map(Value::from)));
     Ok(Some(match name {
@@ -195,6 +205,9 @@ fn text_method(text: &str, name: &str, arguments: &[Value]) -> Result<Option<Val
             let swap =
                 |c: char| if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() };
             Value::from(text.chars().map(swap).collect::<String>())
+        }
+        "format" if widest(text) > MAX_WIDTH => {
+            return Err(fault(format!("{name} takes a width or precision of at most {MAX_WIDTH}")));
         }
         "zfill" | "ljust" | "rjust" | "center" => {
             let (width, fill): (usize, Option<char>) = from_args(arguments)?;
