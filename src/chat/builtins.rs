@@ -143,13 +143,38 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     unknown_method_callback(state, value, name, arguments)
 }
 
-/// The largest number in what a text for `format` says of how its fields are written: `{:<8}`, `{0:.2f}`.
+/// The largest width or precision that a text for `format` asks for: `{:<8}`, `{0:.2f}`. Reads fields as minijinja does:
+/// an index ends at its `]` and a fill is any character, so both may hold braces, and no width comes from an argument.
 fn widest(text: &str) -> usize {
-    let fields = text.replace("{{", "");
-    let fields = fields.split('{').skip(1).filter_map(|field| field.split('}').next()?.split_once(':'));
-    let numbers =
-        fields.flat_map(|(_, how)| how.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()));
-    numbers.map(|digits| digits.parse().unwrap_or(usize::MAX)).max().unwrap_or(0)
+    let mut widest = 0;
+    let mut rest = text;
+    while let Some((_, field)) = rest.split_once('{') {
+        rest = field.strip_prefix('{').unwrap_or_else(|| {
+            let after_name = after_field_name(field);
+            let Some(spec) = after_name.strip_prefix(':') else { return after_name };
+            let mut after_align = spec.chars();
+            after_align.next();
+            let filled = matches!(after_align.next(), Some('<' | '>' | '^'));
+            let spec = if filled { after_align.as_str() } else { spec };
+            let (numbers, after) = spec.split_once('}').unwrap_or((spec, ""));
+            let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+            widest = numbers.map(|digits| digits.parse().unwrap_or(usize::MAX)).fold(widest, usize::max);
+            after
+        });
+    }
+    widest
+}
+
+/// What follows `name.attribute[index]` in a field of `format`.
+fn after_field_name(field: &str) -> &str {
+    let mut rest = field;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+        match rest.strip_prefix('[').and_then(|index| index.split_once(']')) {
+            Some((_, after)) => rest = after,
+            None => return rest,
+        }
+    }
 }
 
 /// The methods of texts that minijinja's contributed ones lack, and what its own would not refuse; `None` for any

@@ -62,13 +62,28 @@ fn a_template_that_takes_too_much_ends_in_an_error() {
 /// Nothing of the width is made before.
 #[test]
 fn a_width_beyond_all_use_is_refused_by_name() {
-    for format in ["{:1000000000}", "{0:>99999999999999999999}", "{{{:.1001f}}}", "{a:8} {b:{{:1001}"] {
-        let error = print(&format!("{{{{ '{format}'.format(1, 2, a=1, b=2) }}}}")).unwrap_err();
+    let beyond = [
+        "{:1000000000}",
+        "{0:>99999999999999999999}",
+        "{{{:.1001f}}}",
+        "{a:8} {b:{{:1001}",
+        "{:}<1000000000}",
+        "{:{<1000000000}",
+        "{c[}]:1000000000}",
+        "{c[{].d[:8}]:>+#1000000000,.2f}",
+    ];
+    for format in beyond {
+        let error = print(&format!("{{{{ '{format}'.format(1, 2, a=1, b=2, c={{}}) }}}}")).unwrap_err();
         assert!(error.contains("format takes a width or precision of at most 1000"), "{format}: {error}");
     }
-    for (format, printed) in
-        [("{:>5}", "    x"), ("{{:1001}} {}", "{:1001} x"), ("{:1000}", &format!("x{}", " ".repeat(999)))]
-    {
+    let within = [
+        ("{:>5}", "    x"),
+        ("{:}>5}", "}}}}x"),
+        ("{:{^5} 1001", "{{x{{ 1001"),
+        ("{{:1001}} {}", "{:1001} x"),
+        ("{:1000}", &format!("x{}", " ".repeat(999))),
+    ];
+    for (format, printed) in within {
         assert_eq!(print(&format!("{{{{ '{format}'.format('x') }}}}")).unwrap(), printed);
     }
 }
