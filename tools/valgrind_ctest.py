@@ -9,10 +9,28 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 
 def properties(test):
     return {p["name"]: p["value"] for p in test.get("properties", [])}
+
+
+def run(test, suppressions):
+    """What became of a test, and what it printed."""
+    props = properties(test)
+    if "novalgrind" in props.get("LABELS", []):
+        return "not meant for valgrind", ""
+    env = dict(os.environ, **dict(pair.split("=", 1) for pair in props.get("ENVIRONMENT", [])))
+    # Memory of libc is not freed at the end: that is no error, and what is freed then takes with it what points to the rest.
+    command = ["valgrind", "--quiet", "--run-libc-freeres=no", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect",
+               "--show-leak-kinds=definite,indirect", "--error-exitcode=99", "--num-callers=30",
+               f"--suppressions={suppressions}", *test["command"]]
+    done = subprocess.run(command, env=env, cwd=props.get("WORKING_DIRECTORY"), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    # A skipped test says so by ctest's own number.
+    skip = done.returncode == props.get("SKIP_RETURN_CODE", -1)
+    return "skipped" if skip else "ok" if done.returncode == 0 else "FAILED", done.stdout
 
 
 def main():
@@ -27,25 +45,13 @@ def main():
         return 1
     suppressions = os.path.join(os.path.dirname(os.path.abspath(__file__)), "valgrind.supp")
     failed = []
-    for test in tests:
-        props = properties(test)
-        if "novalgrind" in props.get("LABELS", []):
-            print(f"{test['name']}: not meant for valgrind")
-            continue
-        env = dict(os.environ, **dict(pair.split("=", 1) for pair in props.get("ENVIRONMENT", [])))
-        # Memory of libc is not freed at the end: that is no error, and what is freed then takes with it what points to the rest.
-        command = ["valgrind", "--quiet", "--run-libc-freeres=no", "--leak-check=full", "--errors-for-leak-kinds=definite,indirect",
-                   "--show-leak-kinds=definite,indirect", "--error-exitcode=99", "--num-callers=30",
-                   f"--suppressions={suppressions}", *test["command"]]
-        done = subprocess.run(command, env=env, cwd=props.get("WORKING_DIRECTORY"), stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        # A skipped test says so by ctest's own number.
-        skip = done.returncode == props.get("SKIP_RETURN_CODE", -1)
-        good = done.returncode == 0 or skip
-        print(f"{test['name']}: {'skipped' if skip else 'ok' if good else 'FAILED'}", flush=True)
-        if not good:
-            print(done.stdout)
-            failed.append(test["name"])
+    # A test's threads take turns under valgrind, so each core can have a test of its own.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for test, (outcome, output) in zip(tests, pool.map(lambda test: run(test, suppressions), tests)):
+            print(f"{test['name']}: {outcome}", flush=True)
+            if outcome == "FAILED":
+                print(output)
+                failed.append(test["name"])
     if failed:
         print("failed under valgrind:", ", ".join(failed), file=sys.stderr)
     return 1 if failed else 0
