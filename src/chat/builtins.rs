@@ -149,18 +149,20 @@ fn widest(text: &str) -> usize {
     let mut widest = 0;
     let mut rest = text;
     while let Some((_, field)) = rest.split_once('{') {
-        rest = field.strip_prefix('{').unwrap_or_else(|| {
-            let after_name = after_field_name(field);
-            let Some(spec) = after_name.strip_prefix(':') else { return after_name };
-            let mut after_align = spec.chars();
-            after_align.next();
-            let filled = matches!(after_align.next(), Some('<' | '>' | '^'));
-            let spec = if filled { after_align.as_str() } else { spec };
-            let (numbers, after) = spec.split_once('}').unwrap_or((spec, ""));
-            let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-            widest = numbers.map(|digits| digits.parse().unwrap_or(usize::MAX)).fold(widest, usize::max);
-            after
-        });
+        if let Some(literal) = field.strip_prefix('{') {
+            rest = literal;
+            continue;
+        }
+        rest = after_field_name(field);
+        let Some(spec) = rest.strip_prefix(':') else { continue };
+        let mut after_align = spec.chars();
+        after_align.next();
+        let has_fill = matches!(after_align.next(), Some('<' | '>' | '^'));
+        let after_fill = if has_fill { after_align.as_str() } else { spec };
+        let (numbers, after) = after_fill.split_once('}').unwrap_or((after_fill, ""));
+        rest = after;
+        let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+        widest = numbers.map(|digits| digits.parse().unwrap_or(usize::MAX)).fold(widest, usize::max);
     }
     widest
 }
