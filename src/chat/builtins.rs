@@ -143,8 +143,9 @@ fn method(state: &mut State, value: &Value, name: &str, arguments: &[Value]) -> 
     unknown_method_callback(state, value, name, arguments)
 }
 
-/// The largest width or precision that a text for `format` asks for: `{:<8}`, `{0:.2f}`. Reads fields as minijinja does:
-/// an index ends at its `]` and a fill is any character, so both may hold braces, and no width comes from an argument.
+/// The largest width or precision that a text for `format` asks for: `{:<8}`, `{0:.2f}`. Reads fields as minijinja
+/// does: an index ends at its `]` and a fill is any character, so both may hold braces, and no width comes from an
+/// argument.
 fn widest(text: &str) -> usize {
     let mut widest = 0;
     let mut rest = text;
